@@ -1,0 +1,5 @@
+"""python -m misoctl"""
+
+from misoctl.cli import main
+
+main()

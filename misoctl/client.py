@@ -1,0 +1,154 @@
+"""The daemon's socket: connect or know at once that nobody listens, then say, status, drain.
+
+A DEALER never learns that nobody listens, so a plain socket is tried first; and a stream cannot be
+resumed, so it never reconnects: the monitor tells when the daemon goes.
+"""
+
+import socket
+import time
+from collections.abc import Iterator
+
+from misoctl.failure import Failure
+from protocol import codec, errors
+from protocol import messages as m
+from protocol.paths import Paths, check_private
+
+ANSWER_S = 5.0  # the daemon's I/O thread answers within a millisecond, or something is wrong
+
+
+class NoDaemon(Failure):
+    def __init__(self, paths: Paths):
+        super().__init__(errors.UNAVAILABLE, f"no misod listens on {paths.socket}", "start it with `misoctl start`")
+
+
+def preflight(paths: Paths) -> None:
+    """Raises NoDaemon within a millisecond where nothing listens; UnsafePath where others could listen in our place."""
+    if not paths.run.is_dir() and not paths.run.is_symlink():
+        raise NoDaemon(paths)
+    check_private(paths.run)
+    with socket.socket(socket.AF_UNIX) as plain:
+        try:
+            plain.connect(str(paths.socket))
+        except OSError:
+            raise NoDaemon(paths) from None
+
+
+class Client:
+    """One connection. Use as a context manager; every request has an id of its own."""
+
+    def __init__(self, paths: Paths):
+        preflight(paths)
+        import zmq  # 40 ms, not needed for --help nor where no daemon runs
+
+        self._zmq = zmq
+        self._context = zmq.Context()
+        self._dealer = self._context.socket(zmq.DEALER)
+        self._dealer.setsockopt(zmq.LINGER, 200)
+        self._dealer.setsockopt(zmq.RECONNECT_IVL, -1)
+        self._dealer.setsockopt(zmq.MAXMSGSIZE, m.MAX_MESSAGE_BYTES)
+        self._dealer.setsockopt(zmq.SNDHWM, 8)
+        self._dealer.setsockopt(zmq.RCVHWM, 64)
+        self._dealer.setsockopt(zmq.HANDSHAKE_IVL, 1000)
+        self._dealer.setsockopt(zmq.HEARTBEAT_IVL, 1000)
+        self._dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3000)
+        self._monitor = self._dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
+        self._poller = zmq.Poller()
+        self._poller.register(self._dealer, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+        self._dealer.connect(f"ipc://{paths.socket}")
+        self._last_id = 0
+        self.welcome = self._hello()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._monitor.close()
+        self._dealer.close()  # LINGER gives a last cancel the time to leave
+        self._context.term()
+
+    def say(self, **request) -> Iterator[m.Message]:
+        """Yields accepted, progress and pcm as they come, last the done. Raises Failure. Acknowledges for you.
+
+        A caller that stops early, whatever the reason, cancels the request.
+        """
+        message = m.Say(id=self._new_id(), **request)
+        self._send(message)
+        try:
+            yield from self._stream(message.id)
+        except GeneratorExit:
+            self._send(m.Cancel(id=message.id))
+            raise
+
+    def status(self) -> m.Status:
+        return self._ask(m.StatusRequest(id=self._new_id()))
+
+    def drain(self) -> m.Status:
+        return self._ask(m.Drain(id=self._new_id()))
+
+    def _stream(self, request: int) -> Iterator[m.Message]:
+        acked = 0
+        while True:
+            message = self._receive(None)
+            if message.id != request:
+                continue
+            if isinstance(message, m.Error):
+                raise Failure.of_code(message.code, message.message)
+            yield message
+            if isinstance(message, m.Done):
+                return
+            if isinstance(message, m.Pcm) and message.seq + 1 - acked >= m.ACK_FRAMES:
+                acked = message.seq + 1
+                self._send(m.Ack(id=request, seq=message.seq))
+
+    def _hello(self) -> m.Welcome:
+        major, minor = m.VERSION
+        return self._ask(m.Hello(id=self._new_id(), major=major, minor=minor))
+
+    def _ask(self, message: m.Message) -> m.Message:
+        """One question, one answer."""
+        self._send(message)
+        deadline_s = time.monotonic() + ANSWER_S
+        while True:
+            answer = self._receive(deadline_s)
+            if isinstance(answer, m.Error):
+                raise Failure.of_code(answer.code, answer.message)
+            if answer.id == message.id:
+                return answer
+
+    def _send(self, message: m.Message) -> None:
+        try:
+            self._dealer.send(codec.pack(message), self._zmq.NOBLOCK)
+        except errors.ProtocolError as error:
+            raise Failure.of_code(error.code, error.message) from None
+        except self._zmq.Again:
+            raise _lost() from None
+
+    def _receive(self, deadline_s: float | None) -> m.Message:
+        while True:
+            wait_ms = None if deadline_s is None else max(0, round((deadline_s - time.monotonic()) * 1000))
+            ready = dict(self._poller.poll(wait_ms))
+            if self._dealer in ready:  # before the monitor: what the daemon sent last still counts
+                return self._read(self._dealer.recv_multipart())
+            if not ready:
+                raise Failure(
+                    errors.UNAVAILABLE, f"misod did not answer for {ANSWER_S:g} s", "`misoctl stop`, try again"
+                )
+            if not self._dealer.poll(100):  # a done sent just before the daemon closed may be on its way
+                raise _lost()
+
+    def _read(self, parts: list[bytes]) -> m.Message:
+        try:
+            if len(parts) != 1:
+                raise errors.ProtocolError("bad_message", "a message is exactly one frame")
+            return codec.unpack(parts[0], m.FROM_DAEMON)
+        except errors.ProtocolError as error:
+            raise Failure.of_code(error.code, f"misod sent what this misoctl cannot read ({error})") from None
+
+    def _new_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+
+def _lost() -> Failure:
+    return Failure.of_code("lost", "the connection to misod was lost")

@@ -1,0 +1,20 @@
+"""How a verb ends when it cannot do what was asked: one line and an exit code."""
+
+from protocol.errors import ERRORS, SOFTWARE, Entry
+
+
+class Failure(Exception):
+    """`message` is one line: what, where; `next_step`: what to do."""
+
+    def __init__(self, exit_code: int, message: str, next_step: str = ""):
+        super().__init__(message)
+        self.exit_code, self.message, self.next_step = exit_code, message, next_step
+
+    @classmethod
+    def of_code(cls, code: str, message: str) -> "Failure":
+        """From an error on the wire; a code newer than this client is a failure of the daemon."""
+        entry = ERRORS.get(code, Entry(SOFTWARE))
+        return cls(entry.exit_code, message, entry.next_step)
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.next_step}" if self.next_step else self.message

@@ -1,0 +1,133 @@
+"""Where PCM goes: a file, standard output, a player. Each takes s16le bytes and is closed once.
+
+close(whole=False) is for every way out but success: a file keeps the speech so far, with true sizes.
+"""
+
+import os
+import stat
+import struct
+import sys
+import tempfile
+from pathlib import Path
+from typing import BinaryIO
+
+from misoctl.failure import Failure
+from protocol import errors
+
+UNKNOWN = 0xFFFFFFFF  # sizes in the header of a stream that cannot seek
+HEADER_BYTES = 44
+
+
+def wav_header(rate_hz: int, data_bytes: int | None) -> bytes:
+    """44 bytes of a mono 16-bit WAV; data_bytes None: not known yet."""
+    riff = UNKNOWN if data_bytes is None else data_bytes + HEADER_BYTES - 8
+    data = UNKNOWN if data_bytes is None else data_bytes
+    fmt = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, rate_hz, rate_hz * 2, 2, 16)
+    return struct.pack("<4sI4s", b"RIFF", riff, b"WAVE") + fmt + struct.pack("<4sI", b"data", data)
+
+
+class WavFile:
+    """Written beside `path` under a temporary name, sizes patched, then renamed: never half a file at `path`."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        try:
+            if path.is_dir():
+                raise IsADirectoryError(0, "is a directory")
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        except OSError as error:
+            raise Failure(errors.CANT_CREATE, f"cannot write {path}: {error.strerror}", "choose another -o") from None
+        self._temporary = Path(name)
+        self._file = os.fdopen(handle, "wb")
+        self._data_bytes = 0
+        self._rate_hz = 0
+
+    def write(self, pcm: bytes, rate_hz: int) -> None:
+        try:
+            if not self._rate_hz:
+                self._rate_hz = rate_hz
+                self._file.write(wav_header(rate_hz, None))
+            self._file.write(pcm)
+            self._file.flush()
+        except OSError as error:
+            self._discard()
+            raise Failure(errors.IO_ERROR, f"writing {self.path}: {error.strerror}", "free some space") from None
+        self._data_bytes += len(pcm)
+
+    def close(self, whole: bool) -> None:
+        if self._file.closed:
+            return
+        if not self._data_bytes:
+            self._discard()
+            return
+        try:
+            self._file.seek(0)
+            self._file.write(wav_header(self._rate_hz, self._data_bytes))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._temporary.chmod(0o666 & ~_umask())  # mkstemp's 0600 is not what a new file of the user's has
+            self._temporary.replace(self.path)
+        except OSError as error:
+            self._discard()
+            raise Failure(errors.IO_ERROR, f"writing {self.path}: {error.strerror}", "free some space") from None
+
+    def _discard(self) -> None:
+        try:
+            self._file.close()
+        except OSError:  # what was buffered cannot be written: that is why we are here
+            pass
+        self._temporary.unlink(missing_ok=True)
+
+
+class Stream:
+    """Standard output, or a path that is not a regular file: a header with unknown sizes, or none (raw)."""
+
+    def __init__(self, out: BinaryIO, name: str, raw: bool):
+        self._out, self._name, self._raw = out, name, raw
+        self._started = False
+
+    def write(self, pcm: bytes, rate_hz: int) -> None:
+        header = b"" if self._started or self._raw else wav_header(rate_hz, None)
+        self._started = True
+        try:
+            self._out.write(header + pcm)
+            self._out.flush()
+        except BrokenPipeError:
+            _forget(self._out)
+            raise Failure(errors.BROKEN_PIPE, "") from None
+        except OSError as error:
+            _forget(self._out)
+            raise Failure(errors.IO_ERROR, f"writing to {self._name}: {error.strerror}") from None
+
+    def close(self, whole: bool) -> None:
+        pass
+
+
+def open_output(output: str, raw: bool) -> WavFile | Stream:
+    """`output` is a path, or - for standard output. Raises Failure before anything is spoken."""
+    if output == "-":
+        if sys.stdout.isatty():
+            raise Failure(errors.USAGE, "standard output is a terminal", "pipe it, or give -o a file")
+        return Stream(sys.stdout.buffer, "standard output", raw)
+    path = Path(output)
+    try:
+        special = path.exists() and not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
+        if special:  # a named pipe or a device cannot be renamed over
+            return Stream(path.open("wb", buffering=0), output, raw)
+    except OSError as error:
+        raise Failure(errors.CANT_CREATE, f"cannot write {output}: {error.strerror}", "choose another -o") from None
+    return WavFile(path)
+
+
+def _forget(out: BinaryIO) -> None:
+    """Point the descriptor at /dev/null: Python's own flush at exit would fail a second time."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, out.fileno())
+    os.close(null)
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

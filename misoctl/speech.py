@@ -1,0 +1,126 @@
+"""What `say` does: read the text, choose where it goes, stream it, report."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+
+import click
+
+from misoctl.client import Client
+from misoctl.failure import Failure
+from misoctl.player import open_player
+from misoctl.sink import open_output
+from protocol import errors
+from protocol import messages as m
+
+WAITS = {"loading": "loading the model", "queued": "waiting for a free row", "parked": ""}
+
+
+def read_text(words: tuple[str, ...], source: str | None) -> str | None:
+    """The text to speak; None where a file or a pipe holds nothing speakable, which is no error there."""
+    if words == ("-",):
+        words, source = (), "-"
+    if words and source:
+        raise click.UsageError("give TEXT or -f, not both")
+    if words:
+        text = " ".join(words)
+        if not m.speakable(text):
+            raise click.UsageError("there is nothing to say in this text: give it words")
+        _check_encoding(text)
+    else:
+        text = _read_source(source)
+        if not m.speakable(text):
+            return None
+    size = len(text.encode())
+    if size > m.MAX_TEXT_BYTES:
+        message = f"the text is {size:,} bytes; one request takes {m.MAX_TEXT_BYTES:,}"
+        raise Failure.of_code("too_long", message)
+    return text
+
+
+def _read_source(source: str | None) -> str:
+    if source is None and sys.stdin.isatty():
+        raise click.UsageError('give TEXT, -f FILE, or pipe it in: misoctl say "Hello"')
+    name = "standard input" if source in (None, "-") else source
+    limit = m.MAX_TEXT_BYTES * 4 + 1  # more than enough to know that it is too long
+    try:
+        if source in (None, "-"):
+            data = sys.stdin.buffer.read(limit)
+        else:
+            with open(source, "rb") as file:
+                data = file.read(limit)
+    except OSError as error:
+        raise Failure(errors.NO_INPUT, f"cannot read {name}: {error.strerror}") from None
+    try:
+        return data[: limit - 4].decode() if len(data) == limit else data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        message = f"{name} is not UTF-8: byte {error.start} is 0x{data[error.start]:02x}"
+        raise Failure(errors.BAD_DATA, message, "convert it with `iconv -t utf-8`") from None
+
+
+def _check_encoding(text: str) -> None:
+    """Bytes of argv that are no UTF-8 arrive as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        message = (
+            f"TEXT is not UTF-8: byte {len(text[: error.start].encode())} is 0x{ord(text[error.start]) & 0xFF:02x}"
+        )
+        raise Failure(errors.BAD_DATA, message, "convert it with `iconv -t utf-8`") from None
+
+
+@contextmanager
+def open_sink(output: str | None, raw: bool, as_json: bool) -> Iterator:
+    """Opened before anything is spoken; closed on every way out, on all but one with whole=False."""
+    if raw and output is None:
+        output = "-"
+    if output == "-" and as_json:
+        raise click.UsageError("--json and the speech cannot both have standard output: give -o a file")
+    if raw and output != "-":
+        raise click.UsageError("--raw writes to standard output only: use -o FILE without it for a WAV")
+    sink = open_player() if output is None else open_output(output, raw)
+    try:
+        yield sink
+    except BaseException:
+        sink.close(whole=False)
+        raise
+    sink.close(whole=True)
+
+
+def speak(client: Client, text: str, options: dict, sink, tell: Callable[[str], None]) -> m.Done:
+    """Stream one request into `sink`. Interrupted, it closes the sink first: silence at once."""
+    stream = client.say(text=text, **({"speaker": 0} | options))
+    said = ""
+    try:
+        for message in stream:
+            if isinstance(message, m.Pcm):
+                sink.write(message.data, message.rate)
+            elif isinstance(message, m.Progress):
+                wait = WAITS.get(message.state, message.state)
+                if wait and wait != said:
+                    tell(wait)
+                    said = wait
+            elif isinstance(message, m.Done):
+                return message
+    except BaseException:
+        sink.close(whole=False)
+        stream.close()  # cancels
+        raise
+    raise AssertionError("a stream ends with done or raises")
+
+
+def report(done: m.Done, sink, quiet: bool, as_json: bool) -> None:
+    """The receipt, and what of it a person wants to know. Raises Failure where the speech was not finished."""
+    if as_json:
+        click.echo(json.dumps(asdict(done)))
+    if done.end not in ("eos", "cap"):
+        raise Failure(errors.FAILED, f"the speech ended early ({done.end})")
+    if quiet:
+        return
+    if done.end == "cap":
+        click.echo("misoctl: the speech reached its longest allowed length and was cut", err=True)
+    if sys.stderr.isatty():
+        line = f"{done.seconds:.1f} s of speech, first sound after {done.ttfa_ms:.0f} ms"
+        click.echo(f"misoctl: {line}, real-time factor {done.rtf:.2f}, seed {done.seed}", err=True)

@@ -1,0 +1,105 @@
+"""What the daemon asks of a speech model. Two engines, two ifs: no registry."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Say:
+    """One request as an engine sees it; every choice is made."""
+
+    text: str
+    seed: int
+    speaker: int = 0
+    temperature: float | None = None  # None: the model's own default
+    top_k: int | None = None
+    max_seconds: float | None = None
+
+
+@dataclass
+class Row:
+    """One request's place in the batch. Engines extend it; the daemon reads these fields for the receipt."""
+
+    say: Say
+    temperature: float
+    top_k: int
+    spoken: list[str] = field(default_factory=list)  # the pieces of text read so far, as the model read them
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What one step made for one row: mono float32 pcm (n,), and `end` (eos or cap) once nothing follows."""
+
+    pcm: np.ndarray
+    end: str | None = None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """In a Chunk's place: this row cannot go on. The other rows can."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Info:
+    """What an engine is, for status and receipts."""
+
+    engine: str
+    model: str
+    digest: str
+    backend: str
+
+
+@dataclass(frozen=True)
+class Memory:
+    active_bytes: int = 0
+    cache_bytes: int = 0
+    peak_bytes: int = 0
+
+
+class RowFault(Exception):
+    """This request cannot be spoken; the message says why. The engine and its other rows are untouched."""
+
+
+class ModelError(Exception):
+    """The model cannot be opened: the message names the file, what is wrong and what to do."""
+
+
+class Engine(Protocol):
+    """Lives on the worker thread from open to release. Nothing else may touch it."""
+
+    info: Info
+    sample_rate: int
+    max_rows: int
+
+    def prefill(self, say: Say) -> Row:
+        """Read the prompt and be ready to step. Raises RowFault."""
+
+    def step(self, rows: list[Row]) -> list[Chunk | Fault]:
+        """One frame for every row, in the order given."""
+
+    def release(self, row: Row) -> None:
+        """The row leaves; what it held is free for the next."""
+
+    def memory(self) -> Memory: ...
+
+    def close(self) -> None:
+        """Give the memory back."""
+
+
+def open_engine(model: str, models_dir: Path, max_rows: int) -> Engine:
+    """The engine with `model` loaded and warm. Raises ModelError. Imports mlx on the thread that calls it."""
+    if model == "nano":
+        from misod.miso.engine import MisoEngine, bundled_voice
+
+        return MisoEngine.open("nano", bundled_voice(), max_rows)
+    directory = models_dir / model
+    if (directory / "config.json").exists():
+        from misod.miso.engine import MisoEngine
+
+        return MisoEngine.open(model, directory, max_rows)
+    raise ModelError(f"no model named {model!r}: nano is bundled, others live in {models_dir}")

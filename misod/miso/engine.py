@@ -1,0 +1,240 @@
+"""Engine one behind the daemon's interface: each step makes one 80 ms frame for every row.
+
+Rows join and leave at any frame. A row's text is read piece by piece: each piece is a prompt of its own,
+while the codec's state runs on, so that there is no click between them.
+"""
+
+import gc
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+
+from misod import text
+from misod.engine import Chunk, Fault, Info, Memory, ModelError, Row, RowFault, Say
+from misod.miso.cache import KVCache, RowsCache
+from misod.miso.mimi import Mimi, concat_states, load_mimi, take_rows
+from misod.miso.model import Model, ModelArgs, expected_shapes
+from misod.miso.prompt import Prompt
+from misod.miso.sampling import Sampler, Settings, draw_noise
+from misod.weights.check import compare, read_header
+
+# The true model was heard to speak as slowly as 1.1 words a second; a cap made for faster speech cuts it off.
+SLOWEST_WORDS_PER_S = 1.1
+SPARE_S = 3.0
+
+
+@dataclass(frozen=True)
+class Speech:
+    """What config.json says beyond dims: how to draw, and what text the model was taught to read."""
+
+    temperature: float
+    top_k: int
+    speakers: int
+    limits: text.Limits
+
+    @classmethod
+    def from_dict(cls, config: dict) -> "Speech":
+        defaults, limits = config.get("defaults", {}), config.get("text", {})
+        return cls(
+            temperature=defaults.get("temperature", 0.9),
+            top_k=defaults.get("top_k", 50),
+            speakers=config.get("speakers", 100),
+            limits=text.Limits(**limits),
+        )
+
+
+@dataclass
+class MisoRow(Row):
+    pieces: Iterator[str] = field(default_factory=lambda: iter(()))
+    key: mx.array | None = None  # split once a frame
+    cache: KVCache | None = None
+    last_h: mx.array | None = None  # (1, D)
+    codec: dict | None = None
+    frames: int = 0
+    max_frames: int | None = None  # of the whole utterance
+    piece_end: int = 0  # the frame at which the piece being spoken is cut
+    capped: bool = False
+
+
+class MisoEngine:
+    """See misod.engine.Engine. `codes`: how many codes of a codebook the codec has a sound for."""
+
+    def __init__(self, model: Model, mimi: Mimi, prompt: Prompt, speech: Speech, info: Info, max_rows: int):
+        self.model, self.mimi, self.prompt, self.speech = model, mimi, prompt, speech
+        self.info, self.max_rows = info, max_rows
+        self.sample_rate = mimi.config.sample_rate
+        self.frame_samples = mimi.config.frame_samples
+        self.frame_rate_hz = self.sample_rate / self.frame_samples
+        self.codes = mimi.config.bins
+        self._codec_stream = mx.new_stream(mx.default_device())
+
+    @classmethod
+    def open(cls, name: str, directory: Path, max_rows: int) -> "MisoEngine":
+        """Load the model in `directory`, strictly, and warm it up. Raises ModelError naming what is wrong."""
+        try:
+            config = json.loads((directory / "config.json").read_text())
+            args, speech = ModelArgs.from_dict(config), Speech.from_dict(config)
+            model = load_model(directory / "model.safetensors", args)
+            mimi = load_mimi(directory / "codec")
+            prompt = Prompt.open(directory / "tokenizer.json", args.audio_num_codebooks, args.text_vocab_size)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ModelError(f"{name}: {type(error).__name__}: {error}") from error
+        info = Info(engine="miso", model=name, digest=digest(directory), backend=backend())
+        engine = cls(model, mimi, prompt, speech, info, max_rows)
+        engine._warm_up()
+        return engine
+
+    def prefill(self, say: Say) -> MisoRow:
+        if say.speaker >= self.speech.speakers:
+            raise RowFault(f"{self.info.model} has speakers 0 to {self.speech.speakers - 1}, not {say.speaker}")
+        row = MisoRow(
+            say=say,
+            temperature=self.speech.temperature if say.temperature is None else say.temperature,
+            top_k=say.top_k or self.speech.top_k,
+            pieces=text.pieces(say.text, self.speech.limits),
+            key=mx.random.key(say.seed),
+            codec=self.mimi.new_state(),
+            max_frames=say.max_seconds and max(1, math.floor(say.max_seconds * self.frame_rate_hz)),
+        )
+        if not self._next_piece(row):
+            raise RowFault(f"{self.info.model} has no letters for any of this text")
+        return row
+
+    def step(self, rows: list[MisoRow]) -> list[Chunk | Fault]:
+        codes, finite = self._draw(rows)
+        heard = [i for i, row in enumerate(rows) if finite[i] and codes[i].any()]
+        pcm = self._advance([rows[i] for i in heard], codes[heard]) if heard else {}
+        silence = np.zeros(0, np.float32)
+        out: list[Chunk | Fault] = []
+        for i, row in enumerate(rows):
+            if not finite[i]:
+                out.append(Fault(f"the model's logits were not finite at frame {row.frames}"))
+            elif i in heard:
+                out.append(Chunk(pcm[id(row)], self._end_after_frame(row)))
+            else:  # the EOS frame, which has no sound of its own
+                out.append(self._end_of_piece(row, Chunk(silence)))
+        return out
+
+    def release(self, row: MisoRow) -> None:
+        row.cache = row.last_h = row.codec = None
+
+    def memory(self) -> Memory:
+        return Memory(mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory())
+
+    def close(self) -> None:
+        self.model = self.mimi = None
+        gc.collect()
+        mx.clear_cache()
+
+    def _draw(self, rows: list[MisoRow]) -> tuple[np.ndarray, np.ndarray]:
+        """The next frame's codes (B, K) and whether its logits were finite (B,), on the host."""
+        keys = []
+        for row in rows:
+            row.key, key = mx.random.split(row.key)
+            keys.append(key)
+        args = self.model.args
+        noise = draw_noise(keys, args.audio_num_codebooks, args.audio_vocab_size)
+        sampler = Sampler([Settings(row.temperature, row.top_k) for row in rows], noise, self.codes)
+        codes, finite = self.model.frame(mx.concatenate([row.last_h for row in rows]), sampler)
+        mx.eval(codes, finite)
+        return np.array(codes), np.array(finite)
+
+    def _advance(self, rows: list[MisoRow], codes: np.ndarray) -> dict[int, np.ndarray]:
+        """Sound the frame codes (B, K) and feed it back to the backbone. pcm (1920,) by id of row."""
+        frame = mx.array(codes)
+        with mx.stream(self._codec_stream):  # beside the backbone's step, not before it
+            pcm, state = self.mimi.step(frame[:, :, None], concat_states([row.codec for row in rows]))
+            mx.async_eval(pcm, state)
+        last_h = self.model.read(self.model.embed_frame(frame), RowsCache([row.cache for row in rows]))
+        mx.async_eval(last_h)
+        for i, row in enumerate(rows):
+            row.codec = state if len(rows) == 1 else take_rows(state, [i])
+            row.last_h = last_h[i : i + 1]
+            row.frames += 1
+        host = np.array(pcm)
+        return {id(row): host[i] for i, row in enumerate(rows)}
+
+    def _end_after_frame(self, row: MisoRow) -> str | None:
+        if row.max_frames and row.frames >= row.max_frames:
+            return "cap"
+        if row.frames < row.piece_end:
+            return None
+        row.capped = True
+        return self._end_of_piece(row, Chunk(np.zeros(0, np.float32))).end
+
+    def _end_of_piece(self, row: MisoRow, chunk: Chunk) -> Chunk | Fault:
+        try:
+            if self._next_piece(row):
+                return chunk
+        except RowFault as fault:
+            return Fault(str(fault))
+        if row.frames == 0:
+            return Fault("the model ended before it made a sound")
+        return Chunk(chunk.pcm, "cap" if row.capped else "eos")
+
+    def _next_piece(self, row: MisoRow) -> bool:
+        """Prefill the next piece of the row's text; False if there is none."""
+        piece = next(row.pieces, None)
+        if piece is None:
+            return False
+        tokens, mask = self.prompt.build([], row.say.speaker, piece)
+        room = self.model.args.backbone.max_seq_len - len(tokens)
+        if room < 1:
+            raise RowFault(f"a sentence of {len(tokens)} tokens is more than the model can read")
+        seconds = len(piece.split()) / SLOWEST_WORDS_PER_S + SPARE_S
+        row.piece_end = row.frames + min(room, math.ceil(seconds * self.frame_rate_hz))
+        row.cache = self.model.new_cache()
+        row.last_h = self.model.read(self.model.embed_prompt(mx.array(tokens), mx.array(mask)), row.cache)
+        mx.async_eval(row.last_h)
+        row.spoken.append(piece)
+        return True
+
+    def _warm_up(self) -> None:
+        """Throwaway frames, so that the first request finds kernels built and grammars read."""
+        text.warm()
+        row = self.prefill(Say(text="Warm-up, one 2 three.", seed=0))
+        for _ in range(3):
+            self.step([row])
+        mx.clear_cache()
+        mx.reset_peak_memory()
+
+
+def load_model(path: Path, args: ModelArgs) -> Model:
+    """The language model in `path`, which must hold exactly the tensors of `args`. Raises ValueError naming each.
+
+    On the CPU in fp32: there bf16 and fp16 are emulated.
+    """
+    compare(path, read_header(path), expected_shapes(args))
+    weights = mx.load(str(path))
+    if mx.default_device() == mx.cpu:
+        weights = {name: w.astype(mx.float32) for name, w in weights.items()}
+    model = Model(args)
+    model.load_weights(list(weights.items()), strict=True)
+    model.prepare()
+    mx.eval(model.parameters())
+    return model
+
+
+def bundled_voice() -> Path:
+    return Path(__file__).parent / "nano"
+
+
+def digest(directory: Path) -> str:
+    """sha256 over the weights of model and codec, what a receipt calls the voice by."""
+    total = hashlib.sha256()
+    for name in ("model.safetensors", "codec/model.safetensors"):
+        with (directory / name).open("rb") as file:
+            total.update(hashlib.file_digest(file, "sha256").digest())
+    return total.hexdigest()
+
+
+def backend() -> str:
+    if mx.default_device() == mx.cpu:
+        return "mlx cpu"
+    return "mlx metal" if mx.metal.is_available() else "mlx cuda"

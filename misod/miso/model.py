@@ -1,0 +1,260 @@
+"""The MisoTTS model: a Llama-style backbone over frames, a depth decoder over a frame's codebooks.
+
+Names are the reference checkpoint's own (torchtune's spelling), in the order it computes:
+Args, Attention, MLP, Layer, Transformer, Model. Any dims come from config.json.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from misod.miso.cache import KVCache, RowsCache
+
+Draw = Callable[[int, mx.array], mx.array]  # (codebook, logits (B, V)) -> codes (B,)
+
+
+@dataclass(frozen=True)
+class TransformerArgs:
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    embed_dim: int
+    intermediate_dim: int
+    max_seq_len: int = 2048
+    norm_eps: float = 1e-5
+    rope_base: float = 500_000
+    rope_scale_factor: float = 32
+    rope_low_freq_factor: float = 1
+    rope_high_freq_factor: float = 4
+    rope_old_context_len: int = 8192
+
+    @property
+    def head_dim(self) -> int:
+        return self.embed_dim // self.num_heads
+
+    @classmethod
+    def from_dict(cls, config: dict) -> "TransformerArgs":
+        return cls(**{f.name: config[f.name] for f in fields(cls) if f.name in config})
+
+
+@dataclass(frozen=True)
+class ModelArgs:
+    backbone: TransformerArgs
+    decoder: TransformerArgs
+    text_vocab_size: int
+    audio_vocab_size: int
+    audio_num_codebooks: int
+
+    @classmethod
+    def from_dict(cls, config: dict) -> "ModelArgs":
+        return cls(
+            backbone=TransformerArgs.from_dict(config["backbone"]),
+            decoder=TransformerArgs.from_dict(config["decoder"]),
+            text_vocab_size=config["text_vocab_size"],
+            audio_vocab_size=config["audio_vocab_size"],
+            audio_num_codebooks=config["audio_num_codebooks"],
+        )
+
+
+def rope_theta(args: TransformerArgs) -> mx.array:
+    """Llama-3-scaled angular frequencies, radians a position, one per interleaved pair (d / 2,) fp32.
+
+    The power is taken in fp32 as the reference does: an ulp more or less is 1e-4 radians at position 1,000.
+    """
+    theta = 1 / args.rope_base ** (mx.arange(0, args.head_dim, 2, dtype=mx.float32) / args.head_dim)
+    turns = args.rope_old_context_len * theta / (2 * math.pi)  # periods within the context of pre-training
+    low, high = args.rope_low_freq_factor, args.rope_high_freq_factor
+    smooth = mx.clip((turns - low) / (high - low), 0, 1)  # 0: scaled, 1: as it is, between: a blend
+    return mx.where(smooth == 1, theta, (1 - smooth) * theta / args.rope_scale_factor + smooth * theta)
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, dim: int, eps: float):
+        super().__init__()
+        self.scale = mx.ones((dim,))
+        self._eps = eps
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return mx.fast.rms_norm(x, self.scale, self._eps)  # accumulates in fp32
+
+
+class Rope:
+    """Rotary positions on interleaved pairs. `at` is asked once a pass; all layers share what it returns."""
+
+    def __init__(self, args: TransformerArgs):
+        self.dims = args.head_dim
+        self.theta = rope_theta(args)
+        pairs = mx.arange(self.dims)
+        self.even = (pairs % 2 == 0)[:, None] & (pairs[:, None] + 1 == pairs)  # (d, d): x[2i] -> y[2i + 1]
+        mx.eval(self.theta, self.even)
+
+    def at(self, offset: int | mx.array, T: int) -> Callable[[mx.array], mx.array]:
+        """The rotation of x (B, H, T, d) at positions offset..offset + T; offset () or one a row (B,)."""
+        if T == 1 and mx.default_device() == mx.cpu:
+            matrix = self._matrix(offset)
+            return lambda x: x @ matrix
+        # mx.fast.rope takes the reciprocal of the angular frequency
+        rope, periods = mx.fast.rope, 1 / self.theta
+        return lambda x: rope(x, self.dims, traditional=True, base=None, scale=1.0, offset=offset, freqs=periods)
+
+    def _matrix(self, offset: int | mx.array) -> mx.array:
+        """The rotation as one product: on MLX's CPU backend mx.fast.rope is 30 primitives in every layer."""
+        angle = mx.repeat(mx.reshape(mx.array(offset), (-1, 1)) * self.theta, 2, axis=1)  # (B or 1, d)
+        sin = mx.where(self.even, mx.sin(angle)[:, None], 0)  # (B, d, d)
+        return (mx.cos(angle)[:, None] * mx.eye(self.dims) + sin - sin.swapaxes(1, 2))[:, None]  # (B, 1, d, d)
+
+
+class Attention(nn.Module):
+    def __init__(self, args: TransformerArgs):
+        super().__init__()
+        width, head_dim = args.embed_dim, args.head_dim
+        self._heads, self._kv_heads, self._head_dim = args.num_heads, args.num_kv_heads, head_dim
+        self.q_proj = nn.Linear(width, args.num_heads * head_dim, bias=False)
+        self.k_proj = nn.Linear(width, args.num_kv_heads * head_dim, bias=False)
+        self.v_proj = nn.Linear(width, args.num_kv_heads * head_dim, bias=False)
+        self.output_proj = nn.Linear(args.num_heads * head_dim, width, bias=False)
+
+    def __call__(self, x: mx.array, layer: int, cache: KVCache | RowsCache, rotate: Callable) -> mx.array:
+        q = self._split(self.q_proj(x), self._heads)  # (B, H, T, d)
+        k = self._split(self.k_proj(x), self._kv_heads)  # (B, Hkv, T, d)
+        v = self._split(self.v_proj(x), self._kv_heads)
+        y = cache.attend(layer, rotate(q), rotate(k), v, self._head_dim**-0.5)
+        if x.ndim == 3:
+            y = y.swapaxes(1, 2)
+        return self.output_proj(y.reshape(*x.shape[:-1], -1))
+
+    def _split(self, x: mx.array, heads: int) -> mx.array:
+        """(B, T, heads * d) or, at T = 1, (B, heads * d) -> (B, heads, T, d)."""
+        if x.ndim == 2:
+            return x.reshape(x.shape[0], heads, 1, -1)
+        return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
+
+
+class MLP(nn.Module):
+    def __init__(self, args: TransformerArgs):
+        super().__init__()
+        self.w1 = nn.Linear(args.embed_dim, args.intermediate_dim, bias=False)  # gate
+        self.w2 = nn.Linear(args.intermediate_dim, args.embed_dim, bias=False)  # down
+        self.w3 = nn.Linear(args.embed_dim, args.intermediate_dim, bias=False)  # up
+
+    def __call__(self, x: mx.array) -> mx.array:
+        gate = self.w1(x)
+        return self.w2(gate * mx.sigmoid(gate) * self.w3(x))  # nn.silu is compiled: on a CPU that takes g++
+
+
+class Layer(nn.Module):
+    def __init__(self, args: TransformerArgs):
+        super().__init__()
+        self.attn = Attention(args)
+        self.mlp = MLP(args)
+        self.sa_norm = RMSNorm(args.embed_dim, args.norm_eps)
+        self.mlp_norm = RMSNorm(args.embed_dim, args.norm_eps)
+
+    def __call__(self, x: mx.array, layer: int, cache: KVCache | RowsCache, rotate: Callable) -> mx.array:
+        x = x + self.attn(self.sa_norm(x), layer, cache, rotate)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Transformer(nn.Module):
+    def __init__(self, args: TransformerArgs):
+        super().__init__()
+        self.layers = [Layer(args) for _ in range(args.num_layers)]
+        self.norm = RMSNorm(args.embed_dim, args.norm_eps)
+        self._rope = Rope(args)
+
+    def __call__(self, x: mx.array, cache: KVCache | RowsCache) -> mx.array:
+        """x (B, T, D) at the cache's offset -> the normed hidden state of the last position (B, D)."""
+        T = x.shape[1]
+        rotate = self._rope.at(cache.offset, T)
+        if T == 1:
+            x = x[:, 0]  # (B, D): no flattening around every product
+        for i, layer in enumerate(self.layers):
+            x = layer(x, i, cache, rotate)
+        cache.advance(T)
+        return self.norm(x if T == 1 else x[:, -1])
+
+
+class Model(nn.Module):
+    """Text and audio frames in, the K codes of the next frame out.
+
+    A row of input is the sum of K audio embeddings and one text embedding, the absent ones left out.
+    """
+
+    def __init__(self, args: ModelArgs):
+        super().__init__()
+        D, Dd, K, V = args.backbone.embed_dim, args.decoder.embed_dim, args.audio_num_codebooks, args.audio_vocab_size
+        self.args = args
+        self.backbone = Transformer(args.backbone)
+        self.decoder = Transformer(args.decoder)
+        self.text_embeddings = nn.Embedding(args.text_vocab_size, D)
+        self.audio_embeddings = nn.Embedding(K * V, D)
+        self.projection = nn.Linear(D, Dd, bias=False)
+        self.codebook0_head = nn.Linear(D, V, bias=False)
+        self.audio_head = mx.zeros((K - 1, Dd, V))
+        self._first_code = mx.arange(K) * V  # row of codebook k's code 0 in audio_embeddings
+        self._depth_inputs: mx.array | None = None
+
+    def prepare(self) -> None:
+        """Once the weights are loaded: tabulate projection(audio_embeddings), (K * V, Dd)."""
+        self._depth_inputs = self.projection(self.audio_embeddings.weight)
+
+    def new_cache(self) -> KVCache:
+        return KVCache(self.args.backbone.num_layers)
+
+    def embed_prompt(self, tokens: mx.array, mask: mx.array) -> mx.array:
+        """tokens and mask (T, K + 1), the last column text -> (1, T, D)."""
+        audio = self.audio_embeddings(tokens[:, :-1] + self._first_code)  # (T, K, D)
+        text = self.text_embeddings(tokens[:, -1:])  # (T, 1, D)
+        rows = mx.concatenate([audio, text], axis=1)
+        return mx.where(mask[..., None], rows, 0).sum(axis=1)[None]
+
+    def embed_frame(self, codes: mx.array) -> mx.array:
+        """codes (B, K) -> (B, 1, D)."""
+        return self.audio_embeddings(codes + self._first_code).sum(axis=1, keepdims=True)
+
+    def read(self, x: mx.array, cache: KVCache | RowsCache) -> mx.array:
+        """The backbone over x (B, T, D) -> the last position's hidden state (B, D)."""
+        return self.backbone(x, cache)
+
+    def frame(self, last_h: mx.array, draw: Draw) -> tuple[mx.array, mx.array]:
+        """last_h (B, D) -> the next frame's codes (B, K) and whether all its logits were finite (B,).
+
+        `draw` picks a code from each codebook's logits. The depth decoder's cache lives for this frame.
+        """
+        V = self.args.audio_vocab_size
+        cache = KVCache(self.args.decoder.num_layers, block=self.args.audio_num_codebooks)
+        logits = self.codebook0_head(last_h)  # (B, V)
+        codes, finite = [draw(0, logits)], [mx.isfinite(logits).all(axis=-1)]
+        x = mx.stack([self.projection(last_h), self._depth_inputs[codes[0]]], axis=1)  # (B, 2, Dd)
+        for k in range(1, self.args.audio_num_codebooks):
+            logits = self.decoder(x, cache) @ self.audio_head[k - 1]
+            codes.append(draw(k, logits))
+            finite.append(mx.isfinite(logits).all(axis=-1))
+            x = self._depth_inputs[codes[k] + k * V][:, None]  # (B, 1, Dd)
+        return mx.stack(codes, axis=1), mx.stack(finite, axis=1).all(axis=1)
+
+
+def expected_shapes(args: ModelArgs) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor a checkpoint of these dims must hold, no more and no fewer."""
+    D, Dd, K, V = args.backbone.embed_dim, args.decoder.embed_dim, args.audio_num_codebooks, args.audio_vocab_size
+    shapes = {
+        "text_embeddings.weight": (args.text_vocab_size, D),
+        "audio_embeddings.weight": (K * V, D),
+        "projection.weight": (Dd, D),
+        "codebook0_head.weight": (V, D),
+        "audio_head": (K - 1, Dd, V),
+    }
+    for part, t in (("backbone", args.backbone), ("decoder", args.decoder)):
+        width, ff, q, kv = t.embed_dim, t.intermediate_dim, t.num_heads * t.head_dim, t.num_kv_heads * t.head_dim
+        shapes[f"{part}.norm.scale"] = (width,)
+        for i in range(t.num_layers):
+            p = f"{part}.layers.{i}."
+            shapes |= {p + "attn.q_proj.weight": (q, width), p + "attn.output_proj.weight": (width, q)}
+            shapes |= {p + f"attn.{n}_proj.weight": (kv, width) for n in "kv"}
+            shapes |= {p + "mlp.w1.weight": (ff, width), p + "mlp.w2.weight": (width, ff)}
+            shapes |= {p + "mlp.w3.weight": (ff, width)}
+            shapes |= {p + f"{n}_norm.scale": (width,) for n in ("sa", "mlp")}
+    return shapes

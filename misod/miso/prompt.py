@@ -1,0 +1,62 @@
+"""The rows a backbone reads before it speaks: context segments, then the text to say.
+
+A row is K audio codes and one text id with a mask of which are present, (T, K + 1). A text segment is
+`[speaker] text` between the tokenizer's BOS and EOS; an audio segment ends with one row of zeros, the EOS frame.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One turn of context. codes (K, T)."""
+
+    speaker: int
+    text: str
+    codes: np.ndarray
+
+
+class Prompt:
+    def __init__(self, tokenizer: Tokenizer, codebooks: int):
+        self._tokenizer, self._codebooks = tokenizer, codebooks
+
+    @classmethod
+    def open(cls, path: Path, codebooks: int, vocabulary: int) -> "Prompt":
+        """From a tokenizer.json. Raises ValueError naming the file where it cannot be read or does not fit."""
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # tokenizers raises bare Exception
+            raise ValueError(f"{path}: not a tokenizer ({error})") from None
+        if tokenizer.get_vocab_size() > vocabulary:
+            raise ValueError(f"{path}: {tokenizer.get_vocab_size()} tokens, but the model knows {vocabulary}")
+        return cls(tokenizer, codebooks)
+
+    def build(self, context: list[Segment], speaker: int, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """tokens (T, K + 1) int32 and mask (T, K + 1) bool."""
+        parts = []
+        for segment in context:
+            parts += [self.text_rows(self._ids(segment.speaker, segment.text)), self.audio_rows(segment.codes)]
+        parts.append(self.text_rows(self._ids(speaker, text)))
+        return np.concatenate([t for t, _ in parts]), np.concatenate([m for _, m in parts])
+
+    def _ids(self, speaker: int, text: str) -> list[int]:
+        return self._tokenizer.encode(f"[{speaker}] {text}").ids
+
+    def text_rows(self, ids: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        tokens = np.zeros((len(ids), self._codebooks + 1), np.int32)
+        tokens[:, -1] = ids
+        mask = np.zeros(tokens.shape, bool)
+        mask[:, -1] = True
+        return tokens, mask
+
+    def audio_rows(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """codes (K, T) -> T + 1 rows, the last the EOS frame."""
+        tokens = np.zeros((codes.shape[1] + 1, self._codebooks + 1), np.int32)
+        tokens[:-1, :-1] = codes.T
+        mask = np.ones(tokens.shape, bool)
+        mask[:, -1] = False
+        return tokens, mask

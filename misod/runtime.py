@@ -1,0 +1,107 @@
+"""What must hold before the socket is bound: umask, open files, a private directory, the lock. In that order.
+
+libzmq's ipc bind steals a live socket and deletes a regular file at its path without a word
+(libzmq #2059): the lock comes first, always, and only a socket of our own is ever unlinked.
+"""
+
+import fcntl
+import os
+import resource
+import socket
+import stat
+import time
+
+import psutil
+
+from protocol.errors import UnsafePath
+from protocol.paths import Paths, make_private
+
+WANTED_FILES = 4096
+FEWEST_FILES = 1024  # under this libzmq's ipc accept may abort on EMFILE (libzmq #1306)
+
+
+class AlreadyRunning(Exception):
+    """Another misod holds the lock; `pid` where it could be read."""
+
+    def __init__(self, pid: int | None):
+        super().__init__(f"already running, pid {pid or 'unknown'}")
+        self.pid = pid
+
+
+class TooFewFiles(Exception):
+    pass
+
+
+def secure(paths: Paths) -> int:
+    """Everything up to the lock, which the returned descriptor holds until the process ends.
+
+    Raises AlreadyRunning, TooFewFiles or UnsafePath.
+    """
+    os.umask(0o077)  # for the life of the process: bind and listen happen inside libzmq
+    _raise_file_limit()
+    paths.home.mkdir(parents=True, exist_ok=True)
+    paths.logs.mkdir(parents=True, exist_ok=True)
+    make_private(paths.run)
+    lock = _take_lock(paths)
+    _clear_socket(paths)
+    return lock
+
+
+def _raise_file_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED_FILES if hard == resource.RLIM_INFINITY else min(WANTED_FILES, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    if soft < FEWEST_FILES:
+        raise TooFewFiles(f"only {soft} files may be open, misod needs {FEWEST_FILES}: raise `ulimit -n`")
+
+
+def _take_lock(paths: Paths) -> int:
+    try:
+        lock = os.open(paths.lock, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UnsafePath(f"cannot open the lock {paths.lock}: {error.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise AlreadyRunning(_read_pid(lock)) from None
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+def _read_pid(lock: int) -> int | None:
+    """The holder writes its pid just after it locks: wait a moment for that."""
+    for _ in range(20):
+        digits = os.pread(lock, 32, 0).strip()
+        if digits.isdigit():
+            return int(digits)
+        time.sleep(0.01)
+    return None
+
+
+def _clear_socket(paths: Paths) -> None:
+    """Remove what a killed daemon left. We hold the lock, so nothing of ours can be listening there."""
+    try:
+        info = os.lstat(paths.socket)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(info.st_mode) or info.st_uid != os.getuid():
+        raise UnsafePath(f"{paths.socket} is not a socket of ours: move it away")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(paths.socket))
+        except OSError:
+            os.unlink(paths.socket)
+            return
+    raise UnsafePath(f"something else listens on {paths.socket}: stop it, or set MISO_HOME")
+
+
+def resident_bytes() -> int:
+    return psutil.Process().memory_info().rss
+
+
+def memory_ceiling_bytes(memory_gb: float) -> int:
+    """From the setting; 0 leaves a tenth of the machine to others."""
+    return int(memory_gb * 1e9) if memory_gb else int(psutil.virtual_memory().total * 0.9)

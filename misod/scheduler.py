@@ -1,0 +1,90 @@
+"""Who speaks now. Pure: knows no socket, no model and no clock; time comes as an argument.
+
+A job is queued, then prefilling, then speaking or, while its client has given no credit, parked; then it is gone.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from misod.engine import Row, Say
+from misod.pcm import Samples
+from protocol.messages import WINDOW_FRAMES
+
+Key = tuple[bytes, int]  # (the client's routing id, its request id)
+
+
+@dataclass
+class Job:
+    """One request as the worker sees it."""
+
+    key: Key
+    say: Say
+    row: Row | None = None  # None until it is prefilled
+    credit: int = WINDOW_FRAMES  # frames that may be sent before the next ack
+    frames: int = 0
+    busy_s: float = 0.0  # prefill and steps, for the real-time factor
+    samples: Samples = field(default_factory=Samples)
+
+    @property
+    def parked(self) -> bool:
+        return self.row is not None and self.credit <= 0
+
+    @property
+    def speaking(self) -> bool:
+        return self.row is not None and self.credit > 0
+
+
+class Scheduler:
+    def __init__(self, max_rows: int):
+        self.max_rows = max_rows
+        self._queue: deque[Job] = deque()
+        self._rows: dict[Key, Job] = {}
+
+    def submit(self, job: Job) -> None:
+        self._queue.append(job)
+
+    def admit(self) -> Job | None:
+        """The next job in line, where a row is free: prefill it. One a step, so that speaking rows do not wait long."""
+        if not self._queue or len(self._rows) >= self.max_rows:
+            return None
+        job = self._queue.popleft()
+        self._rows[job.key] = job
+        return job
+
+    def ready(self) -> list[Job]:
+        """The rows that take part in the next step, in the order they came."""
+        return [job for job in self._rows.values() if job.speaking]
+
+    def credit(self, key: Key, frames: int) -> None:
+        if job := self._rows.get(key):
+            job.credit += frames
+
+    def sent(self, job: Job, frames: int, seconds: float) -> None:
+        """`frames` of the job went out; the step that made them took `seconds`."""
+        job.frames += frames
+        job.credit -= frames
+        job.busy_s += seconds
+
+    def remove(self, key: Key) -> Job | None:
+        """The job leaves, wherever it is; its row, if it has one, is the caller's to release."""
+        if job := self._rows.pop(key, None):
+            return job
+        for job in self._queue:
+            if job.key == key:
+                self._queue.remove(job)
+                return job
+        return None
+
+    @property
+    def can_work(self) -> bool:
+        """Whether there is anything to prefill or to step."""
+        return bool(self.ready()) or bool(self._queue and len(self._rows) < self.max_rows)
+
+    @property
+    def empty(self) -> bool:
+        return not self._queue and not self._rows
+
+    def counts(self) -> tuple[int, int, int]:
+        """(queued, speaking, parked)"""
+        parked = sum(job.parked for job in self._rows.values())
+        return len(self._queue), len(self._rows) - parked, parked

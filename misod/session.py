@@ -1,0 +1,62 @@
+"""One request as the I/O thread sees it: what was sent, what was acknowledged, how long to wait."""
+
+from dataclasses import dataclass
+
+from protocol.errors import ProtocolError
+from protocol.messages import WINDOW_FRAMES
+
+SLOW_S = 10.0  # a client that takes nothing for this long is evicted
+PROBE_S = 1.0  # a parked client is sent a word this often: a dead one shows itself by the send that fails
+
+
+@dataclass
+class Session:
+    """Times are monotonic seconds."""
+
+    peer: bytes
+    id: int
+    seed: int
+    speaker: int
+    said_s: float
+    sent: int = 0  # frames
+    acked: int = 0
+    first_pcm_s: float | None = None
+    waiting_since_s: float | None = None  # set while the whole window is out
+    probed_s: float = 0.0
+    closing: bool = False  # cancelled: nothing but `done` goes out
+
+    @property
+    def key(self) -> tuple[bytes, int]:
+        return self.peer, self.id
+
+    def frame_sent(self, now_s: float) -> int:
+        """Counts one frame; returns its seq."""
+        seq = self.sent
+        self.sent += 1
+        if self.first_pcm_s is None:
+            self.first_pcm_s = now_s
+        if self.sent - self.acked >= WINDOW_FRAMES:
+            self.waiting_since_s = self.probed_s = now_s
+        return seq
+
+    def ack(self, seq: int) -> int:
+        """The client took all frames up to `seq`. Returns the credit that gives back. Raises ProtocolError."""
+        if seq >= self.sent:
+            raise ProtocolError("bad_value", f"ack.seq {seq} was not sent yet", self.id)
+        gained = max(0, seq + 1 - self.acked)
+        self.acked += gained
+        if gained:
+            self.waiting_since_s = None
+        return gained
+
+    def next_deadline_s(self) -> float | None:
+        """When to look at this session again, if nothing is heard from it."""
+        if self.waiting_since_s is None:
+            return None
+        return min(self.waiting_since_s + SLOW_S, self.probed_s + PROBE_S)
+
+    def is_slow(self, now_s: float) -> bool:
+        return self.waiting_since_s is not None and now_s >= self.waiting_since_s + SLOW_S
+
+    def wants_probe(self, now_s: float) -> bool:
+        return self.waiting_since_s is not None and now_s >= self.probed_s + PROBE_S

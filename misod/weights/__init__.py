@@ -1,0 +1,1 @@
+"""Model files: where they are, what they must hold, how they are made."""

@@ -1,0 +1,237 @@
+"""The MLX thread: orders in, the scheduler, engine.step, events out.
+
+MLX's streams and random state belong to a thread, and an array made lazily on one fails on another: so
+this thread imports mlx, loads, steps and frees, and only bytes and plain objects leave it.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from misod.engine import Chunk, Engine, Fault, Info, Memory, ModelError, RowFault, Say
+from misod.scheduler import Job, Key, Scheduler
+
+log = logging.getLogger(__name__)
+
+
+# ---- orders, from the I/O thread
+
+
+@dataclass(frozen=True)
+class Submit:
+    key: Key
+    say: Say
+
+
+@dataclass(frozen=True)
+class Credit:
+    key: Key
+    frames: int
+
+
+@dataclass(frozen=True)
+class Cancel:
+    key: Key
+    end: str  # cancelled, or drained
+
+
+@dataclass(frozen=True)
+class Stop:
+    pass
+
+
+# ---- events, to the I/O thread
+
+
+@dataclass(frozen=True)
+class Loading:
+    pass
+
+
+@dataclass(frozen=True)
+class Ready:
+    info: Info
+    sample_rate: int
+    max_rows: int
+    load_s: float
+
+
+@dataclass(frozen=True)
+class Unloaded:
+    """`why` is empty where keep_alive ran out, else what kept the model from loading."""
+
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Frame:
+    key: Key
+    pcm: bytes
+
+
+@dataclass(frozen=True)
+class Finished:
+    key: Key
+    job: Job  # no longer touched by this thread
+    end: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    key: Key
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Crashed:
+    message: str
+
+
+class Worker(threading.Thread):
+    """`open_engine` is called on this thread; `wake` after events were put into `outbox`."""
+
+    def __init__(self, open_engine: Callable[[], Engine], max_rows: int, keep_alive_s: float, wake: Callable[[], None]):
+        super().__init__(name="mlx", daemon=True)
+        self.inbox: SimpleQueue = SimpleQueue()
+        self.outbox: deque = deque()
+        self.step_began_s: float | None = None  # heartbeat: monotonic, None between steps
+        self.counts = (0, 0, 0)
+        self.memory = Memory()
+        self._open_engine, self._keep_alive_s, self._wake = open_engine, keep_alive_s, wake
+        self._scheduler = Scheduler(max_rows)
+        self._engine: Engine | None = None
+        self._load_error = ""
+        self._stopping = False
+
+    def run(self) -> None:
+        try:
+            self._load()
+            while not self._stopping:
+                self._take_orders()
+                self._work()
+            self._unload()
+        except BaseException as error:  # an MLX error outside one row: the process cannot be trusted with the next
+            log.exception("the worker died")
+            self._post(Crashed(f"{type(error).__name__}: {error}"))
+
+    def _take_orders(self) -> None:
+        """Wait for an order where there is nothing else to do, then take all that are there."""
+        wait = not self._scheduler.can_work
+        while True:
+            try:
+                if wait:
+                    idle = self._engine is not None and self._scheduler.empty
+                    order = self.inbox.get(timeout=self._keep_alive_s if idle else None)
+                else:
+                    order = self.inbox.get_nowait()
+            except Empty:
+                if wait:
+                    self._unload()
+                    continue
+                return
+            wait = False
+            self._obey(order)
+            self.counts = self._scheduler.counts()
+
+    def _obey(self, order) -> None:
+        match order:
+            case Submit(key, say):
+                if self._engine is None and not self._load():
+                    self._post(Failed(key, "model", self._load_error))
+                else:
+                    self._scheduler.submit(Job(key, say))
+            case Credit(key, frames):
+                self._scheduler.credit(key, frames)
+            case Cancel(key, end):
+                if job := self._leave(key):
+                    self._post(Finished(key, job, end))
+            case Stop():
+                self._stopping = True
+
+    def _work(self) -> None:
+        """At most one prefill, then one frame of every row that has credit."""
+        if self._engine is None:
+            return
+        if job := self._scheduler.admit():
+            self._prefill(job)
+        if jobs := self._scheduler.ready():
+            self._step(jobs)
+        self.counts = self._scheduler.counts()
+        self.memory = self._engine.memory()
+
+    def _prefill(self, job: Job) -> None:
+        self.step_began_s = began_s = time.monotonic()
+        try:
+            job.row = self._engine.prefill(job.say)
+        except RowFault as fault:
+            self._fail(job, "unspeakable", str(fault))
+        except Exception as error:  # the one broad except: around one row
+            log.exception("prefill failed")
+            self._fail(job, "engine", f"{type(error).__name__}: {error}")
+        finally:
+            self.step_began_s = None
+        job.busy_s += time.monotonic() - began_s
+
+    def _step(self, jobs: list[Job]) -> None:
+        self.step_began_s = began_s = time.monotonic()
+        results = self._engine.step([job.row for job in jobs])
+        self.step_began_s = None
+        took_s = time.monotonic() - began_s
+        for job, result in zip(jobs, results, strict=True):
+            if isinstance(result, Fault):
+                self._fail(job, "engine", result.message)
+            else:
+                self._deliver(job, result, took_s)
+
+    def _deliver(self, job: Job, chunk: Chunk, took_s: float) -> None:
+        sounds = chunk.pcm.size > 0
+        self._scheduler.sent(job, int(sounds), took_s)
+        if sounds:
+            self._post(Frame(job.key, job.samples.to_s16(chunk.pcm)))
+        if chunk.end:
+            self._leave(job.key)
+            self._post(Finished(job.key, job, chunk.end))
+
+    def _fail(self, job: Job, code: str, message: str) -> None:
+        self._leave(job.key)
+        self._post(Failed(job.key, code, message))
+
+    def _leave(self, key: Key) -> Job | None:
+        job = self._scheduler.remove(key)
+        if job and job.row:
+            self._engine.release(job.row)
+        return job
+
+    def _load(self) -> bool:
+        self._post(Loading())
+        began_s = time.monotonic()
+        try:
+            self._engine = self._open_engine()
+        except ModelError as error:
+            self._load_error = str(error)
+            log.error("cannot open the model: %s", error)
+            self._post(Unloaded(self._load_error))
+            return False
+        self.memory = self._engine.memory()
+        took_s = time.monotonic() - began_s
+        log.info("%s ready in %.2f s on %s", self._engine.info.model, took_s, self._engine.info.backend)
+        self._post(Ready(self._engine.info, self._engine.sample_rate, self._engine.max_rows, took_s))
+        return True
+
+    def _unload(self) -> None:
+        if self._engine is None:
+            return
+        self._engine.close()
+        self.memory = self._engine.memory()
+        self._engine = None
+        log.info("weights freed")
+        self._post(Unloaded())
+
+    def _post(self, event) -> None:
+        self.outbox.append(event)
+        self._wake()

@@ -1,0 +1,1 @@
+"""The wire between misoctl and misod: messages, codec, paths, errors. Imports neither side."""

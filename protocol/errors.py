@@ -1,0 +1,76 @@
+"""One table: error code -> exit code of misoctl -> what to do next."""
+
+from dataclasses import dataclass
+
+OK = 0
+FAILED = 1
+USAGE = 2
+BAD_DATA = 65
+NO_INPUT = 66
+UNAVAILABLE = 69
+SOFTWARE = 70
+OS_LIMIT = 71
+NO_PROGRAM = 72
+CANT_CREATE = 73
+IO_ERROR = 74
+TRY_AGAIN = 75
+VERSION_SKEW = 76
+NO_PERMISSION = 77
+BAD_CONFIG = 78
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+EXIT_CODES = {
+    OK: "spoken to the end, or done as asked",
+    FAILED: "the speech ended early (its end reason is in the line)",
+    USAGE: "the command line is wrong",
+    BAD_DATA: "the text cannot be spoken (not UTF-8, too long, no letters the voice reads)",
+    NO_INPUT: "the input file cannot be read",
+    UNAVAILABLE: "no daemon runs, or it went away",
+    SOFTWARE: "the daemon or its model failed; its log says more",
+    OS_LIMIT: "the system refused something misod needs (open files)",
+    NO_PROGRAM: "no audio player was found",
+    CANT_CREATE: "the output file cannot be made",
+    IO_ERROR: "writing failed (disk full, device gone)",
+    TRY_AGAIN: "busy, shutting down, or already running: try again later",
+    VERSION_SKEW: "misoctl and misod speak different protocol versions",
+    NO_PERMISSION: "a directory or socket is not safely ours",
+    BAD_CONFIG: "a setting is wrong",
+    INTERRUPTED: "stopped by Ctrl-C",
+    BROKEN_PIPE: "the reader of our standard output went away",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    exit_code: int
+    next_step: str = ""
+
+
+ERRORS = {
+    "bad_message": Entry(SOFTWARE, "misoctl and misod may be of different versions: `misoctl stop`, then try again"),
+    "unknown_type": Entry(SOFTWARE, "misoctl and misod may be of different versions: `misoctl stop`, then try again"),
+    "bad_value": Entry(USAGE, "`misoctl say --help` shows the ranges"),
+    "version": Entry(VERSION_SKEW, "restart the daemon: `misoctl stop`, then `misoctl start`"),
+    "unspeakable": Entry(BAD_DATA, "give it words in letters the voice reads"),
+    "too_long": Entry(BAD_DATA, "split the text"),
+    "duplicate": Entry(SOFTWARE, "use a new id for each request"),
+    "busy": Entry(TRY_AGAIN, "try again when fewer requests wait"),
+    "draining": Entry(TRY_AGAIN, "the daemon is stopping: try again in a moment"),
+    "slow": Entry(IO_ERROR, "the reader of the speech did not take it for 10 s"),
+    "model": Entry(SOFTWARE, "`misoctl status` says which file; mend or remove it"),
+    "engine": Entry(SOFTWARE, "try another --seed; the daemon's log says more"),
+    "lost": Entry(UNAVAILABLE, "try again: the next request starts a new daemon"),
+}
+
+
+class ProtocolError(Exception):
+    """A message outside the wire spec. `id` is the request it named, where that could be read."""
+
+    def __init__(self, code: str, message: str, request: int | None = None):
+        super().__init__(message)
+        self.code, self.message, self.id = code, message, request
+
+
+class UnsafePath(Exception):
+    """A directory, lock or socket that is not safely ours, or cannot be used. One line, names the path."""

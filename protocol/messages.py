@@ -1,0 +1,232 @@
+"""Every message on the wire, one frozen dataclass each, its limits beside each field.
+
+README.md in this folder is the same in words; tests/unit/test_wire_spec.py holds the two together.
+"""
+
+from dataclasses import dataclass, field, fields
+from typing import ClassVar
+
+VERSION = (1, 0)
+
+MAX_MESSAGE_BYTES = 2 << 20  # learn will carry 30 s of s16 PCM = 1.44 MB
+MAX_TEXT_BYTES = 60_000  # about 10,000 words, over an hour of speech
+MAX_SPOKEN_BYTES = 1 << 20  # numbers grow several times when written out
+MAX_FRAME_BYTES = 64 << 10
+WINDOW_FRAMES = 50  # 4 s of speech the daemon may send ahead of the last ack
+ACK_FRAMES = 16  # the client acknowledges at least this often
+UINT32 = 2**32 - 1
+
+
+def speakable(text: str) -> bool:
+    """Whether there is a letter or a digit in it: without one there is nothing to say, and `say` is refused."""
+    return any(c.isalnum() for c in text)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What one field may hold. `low`..`high`: value of a number, UTF-8 or raw bytes of a str or bin."""
+
+    kind: str  # int, float, str, bin, bool
+    low: float = 0
+    high: float = 0
+    optional: bool = False
+
+    def __str__(self) -> str:
+        span = {"bool": "", "int": f" {self.low}..{self.high}", "float": f" {self.low:g}..{self.high:g}"}
+        text = self.kind + span.get(self.kind, f" {self.low}..{self.high} bytes")
+        return text + (" or nil" if self.optional else "")
+
+
+def _int(low: int, high: int, optional: bool = False):
+    return _field(Limit("int", low, high, optional))
+
+
+def _float(low: float, high: float, optional: bool = False):
+    return _field(Limit("float", low, high, optional))
+
+
+def _str(low: int, high: int, optional: bool = False):
+    return _field(Limit("str", low, high, optional))
+
+
+def _bin(low: int, high: int):
+    return _field(Limit("bin", low, high))
+
+
+def _bool():
+    return _field(Limit("bool"))
+
+
+def _field(limit: Limit):
+    return field(default=None, metadata={"limit": limit}) if limit.optional else field(metadata={"limit": limit})
+
+
+class Message:
+    """Base of all: `t` is the type on the wire, `id` names the request it belongs to."""
+
+    t: ClassVar[str]
+
+    @classmethod
+    def limits(cls) -> dict[str, Limit]:
+        return {f.name: f.metadata["limit"] for f in fields(cls)}
+
+
+def _id():
+    return _int(0, UINT32)
+
+
+# ---- client to daemon
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hello(Message):
+    t: ClassVar[str] = "hello"
+    id: int = _id()
+    major: int = _int(0, 999)
+    minor: int = _int(0, 999)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Say(Message):
+    t: ClassVar[str] = "say"
+    id: int = _id()
+    text: str = _str(1, MAX_TEXT_BYTES)
+    speaker: int = _int(0, 99)
+    seed: int | None = _int(0, UINT32, optional=True)
+    temperature: float | None = _float(0, 2, optional=True)
+    top_k: int | None = _int(1, 4096, optional=True)
+    max_seconds: float | None = _float(0.08, 7200, optional=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cancel(Message):
+    t: ClassVar[str] = "cancel"
+    id: int = _id()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ack(Message):
+    t: ClassVar[str] = "ack"
+    id: int = _id()
+    seq: int = _int(0, UINT32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusRequest(Message):
+    t: ClassVar[str] = "status"
+    id: int = _id()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drain(Message):
+    t: ClassVar[str] = "drain"
+    id: int = _id()
+
+
+# ---- daemon to client
+
+
+@dataclass(frozen=True, kw_only=True)
+class Welcome(Message):
+    t: ClassVar[str] = "welcome"
+    id: int = _id()
+    major: int = _int(0, 999)
+    minor: int = _int(0, 999)
+    version: str = _str(1, 64)
+    pid: int = _int(1, UINT32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted(Message):
+    t: ClassVar[str] = "accepted"
+    id: int = _id()
+    seed: int = _int(0, UINT32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress(Message):
+    """Why nothing is heard yet: `loading` the model, `queued` behind others, or `parked` without credit."""
+
+    t: ClassVar[str] = "progress"
+    id: int = _id()
+    state: str = _str(1, 32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pcm(Message):
+    """One frame of speech, mono signed 16-bit little-endian. `seq` counts from 0 without a gap."""
+
+    t: ClassVar[str] = "pcm"
+    id: int = _id()
+    seq: int = _int(0, UINT32)
+    rate: int = _int(8000, 192000)
+    data: bytes = _bin(2, MAX_FRAME_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done(Message):
+    """The receipt. Nothing follows it for this id."""
+
+    t: ClassVar[str] = "done"
+    id: int = _id()
+    end: str = _str(1, 32)  # eos, cap, cancelled, drained
+    frames: int = _int(0, UINT32)
+    samples: int = _int(0, UINT32)
+    seconds: float = _float(0, 1e6)
+    rate: int = _int(8000, 192000)
+    seed: int = _int(0, UINT32)
+    speaker: int = _int(0, 99)
+    temperature: float | None = _float(0, 2, optional=True)  # nil: it never came to speak
+    top_k: int | None = _int(1, 4096, optional=True)
+    engine: str = _str(1, 64)
+    model: str = _str(1, 256)
+    digest: str = _str(1, 128)
+    ttfa_ms: float | None = _float(0, 1e9, optional=True)
+    rtf: float | None = _float(0, 1e9, optional=True)
+    spoken: str = _str(0, MAX_SPOKEN_BYTES)
+    clipped: int = _int(0, UINT32)
+    nonfinite: int = _int(0, UINT32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Error(Message):
+    """Nothing follows it for this id. `id` is nil where the offending message could not be read."""
+
+    t: ClassVar[str] = "error"
+    id: int | None = _int(0, UINT32, optional=True)
+    code: str = _str(1, 32)
+    message: str = _str(1, 4096)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status(Message):
+    t: ClassVar[str] = "status"
+    id: int = _id()
+    state: str = _str(1, 32)  # loading, ready, idle (weights freed), failed, draining
+    detail: str = _str(0, 4096)  # why, where state is failed
+    version: str = _str(1, 64)
+    pid: int = _int(1, UINT32)
+    uptime_s: float = _float(0, 1e10)
+    engine: str = _str(0, 64)
+    model: str = _str(0, 256)
+    digest: str = _str(0, 128)
+    backend: str = _str(0, 64)
+    sample_rate: int = _int(0, 192000)
+    load_s: float = _float(0, 1e6)
+    keep_alive_s: float = _float(0, 1e9)
+    queued: int = _int(0, UINT32)
+    speaking: int = _int(0, UINT32)
+    parked: int = _int(0, UINT32)
+    max_rows: int = _int(0, 1024)
+    requests: int = _int(0, UINT32)
+    frames: int = _int(0, 2**53)
+    active_bytes: int = _int(0, 2**53)
+    cache_bytes: int = _int(0, 2**53)
+    peak_bytes: int = _int(0, 2**53)
+    rss_bytes: int = _int(0, 2**53)
+    socket: str = _str(1, 4096)
+    log: str = _str(0, 4096)
+
+
+FROM_CLIENT = {m.t: m for m in (Hello, Say, Cancel, Ack, StatusRequest, Drain)}
+FROM_DAEMON = {m.t: m for m in (Welcome, Accepted, Progress, Pcm, Done, Error, Status)}

@@ -1,0 +1,89 @@
+"""Where miso keeps things, and the rules a private directory must pass. The same on both sides."""
+
+import hashlib
+import os
+import stat
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol.errors import UnsafePath
+
+SUN_PATH_BYTES = 103 if sys.platform == "darwin" else 107  # sockaddr_un, less the final zero
+SOCKET_NAME = "misod.sock"
+
+
+@dataclass(frozen=True)
+class Paths:
+    home: Path
+    run: Path
+    logs: Path
+
+    @property
+    def socket(self) -> Path:
+        return self.run / SOCKET_NAME
+
+    @property
+    def lock(self) -> Path:
+        return self.run / "misod.lock"
+
+    @property
+    def config(self) -> Path:
+        return self.home / "config.toml"
+
+    @property
+    def log(self) -> Path:
+        return self.logs / "misod.log"
+
+    @property
+    def stderr(self) -> Path:
+        """Where a daemon that misoctl started writes what libzmq, faulthandler or Python say when they die."""
+        return self.logs / "misod.stderr"
+
+
+def find_paths(environ=os.environ) -> Paths:
+    """MISO_HOME overrides everything; else the platform's own places for data and logs."""
+    if environ.get("MISO_HOME"):
+        home = Path(environ["MISO_HOME"]).expanduser().absolute()
+        logs = home / "logs"
+    else:
+        import platformdirs  # 4 ms, not needed where MISO_HOME is set
+
+        home = platformdirs.user_data_path("miso")
+        logs = platformdirs.user_log_path("miso")
+    return Paths(home=home, run=_run_dir(home), logs=logs)
+
+
+def _run_dir(home: Path) -> Path:
+    """`home`/run, or a short private directory where a socket in it would not fit into sockaddr_un."""
+    run = home / "run"
+    if len(os.fsencode(run / SOCKET_NAME)) <= SUN_PATH_BYTES:
+        return run
+    name = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
+    return Path("/tmp") / f"miso-{os.getuid()}-{name}"
+
+
+def make_private(directory: Path) -> None:
+    """Make `directory` with mode 0700 if it is missing, then check_private."""
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise UnsafePath(f"cannot make {directory}: {error.strerror}; set MISO_HOME to a directory you own") from None
+    check_private(directory)
+
+
+def check_private(directory: Path) -> None:
+    """Raise UnsafePath unless `directory` is a real directory of ours that nobody else can enter."""
+    try:
+        info = os.lstat(directory)
+    except OSError as error:
+        raise UnsafePath(f"{directory}: {error.strerror}") from None
+    if stat.S_ISLNK(info.st_mode) or not stat.S_ISDIR(info.st_mode):
+        raise UnsafePath(f"{directory} must be a directory and not a link: remove it, miso makes its own")
+    if info.st_uid != os.getuid():
+        raise UnsafePath(f"{directory} belongs to user {info.st_uid}, not to you: set MISO_HOME to a directory you own")
+    if info.st_mode & 0o077:
+        raise UnsafePath(f"{directory} can be entered by others: run `chmod 700 {directory}`")
