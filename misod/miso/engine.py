@@ -78,13 +78,15 @@ class MisoEngine:
     def open(cls, name: str, directory: Path, max_rows: int) -> "MisoEngine":
         """Load the model in `directory`, strictly, and warm it up. Raises ModelError naming what is wrong."""
         try:
-            config = json.loads((directory / "config.json").read_text())
-            args, speech = ModelArgs.from_dict(config), Speech.from_dict(config)
+            args, speech = read_config(directory / "config.json")
             model = load_model(directory / "model.safetensors", args)
             mimi = load_mimi(directory / "codec")
             prompt = Prompt.open(directory / "tokenizer.json", args.audio_num_codebooks, args.text_vocab_size)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ModelError(f"{name}: {type(error).__name__}: {error}") from error
+            check_codec(directory, args, mimi)
+        except OSError as error:
+            raise ModelError(f"{error.filename}: {error.strerror}") from error
+        except ValueError as error:  # each names its file
+            raise ModelError(str(error)) from error
         info = Info(engine="miso", model=name, digest=digest(directory), backend=backend())
         engine = cls(model, mimi, prompt, speech, info, max_rows)
         engine._warm_up()
@@ -203,6 +205,25 @@ class MisoEngine:
             self.step([row])
         mx.clear_cache()
         mx.reset_peak_memory()
+
+
+def read_config(path: Path) -> tuple[ModelArgs, Speech]:
+    """Raises ValueError naming the file and what it lacks."""
+    try:
+        config = json.loads(path.read_bytes())
+        return ModelArgs.from_dict(config), Speech.from_dict(config)
+    except KeyError as error:
+        raise ValueError(f"{path}: no {error} in it") from error
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path}: not a model's config: {error}") from error
+
+
+def check_codec(directory: Path, args: ModelArgs, mimi: Mimi) -> None:
+    """The model must speak codes that the codec has. Raises ValueError."""
+    K, codec = args.audio_num_codebooks, mimi.config
+    if codec.n_q < K or codec.bins > args.audio_vocab_size:
+        ours, theirs = f"{K} codebooks of {args.audio_vocab_size}", f"{codec.n_q} of {codec.bins}"
+        raise ValueError(f"{directory}: the model speaks {ours}, the codec knows {theirs}")
 
 
 def load_model(path: Path, args: ModelArgs) -> Model:

@@ -1,0 +1,164 @@
+"""The bundled voice through the engine's own interface: what the daemon relies on, on real speech."""
+
+import json
+import shutil
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from misod.engine import Chunk, Fault, ModelError, RowFault, Say, open_engine
+from misod.miso.engine import MisoEngine, bundled_voice
+
+FRAME = 1920
+
+
+@pytest.fixture(scope="module")
+def nano() -> MisoEngine:
+    return open_engine("nano", Path("/nowhere"), max_rows=4)
+
+
+def speak(engine: MisoEngine, **say) -> tuple[np.ndarray, str]:
+    """All PCM of one request, and its end."""
+    row = engine.prefill(Say(**({"seed": 1} | say)))
+    pcm = []
+    while True:
+        (chunk,) = engine.step([row])
+        assert isinstance(chunk, Chunk), chunk
+        pcm.append(chunk.pcm)
+        if chunk.end:
+            engine.release(row)
+            return np.concatenate(pcm), chunk.end
+
+
+def test_a_sentence_is_spoken_to_its_end_in_whole_frames_of_real_sound(nano):
+    pcm, end = speak(nano, text="The weather in London is cold and wet.")
+    assert end == "eos" and pcm.dtype == np.float32 and pcm.size % FRAME == 0
+    assert 1.0 < pcm.size / nano.sample_rate < 6.0
+    assert np.isfinite(pcm).all() and 0.02 < np.sqrt((pcm**2).mean()) < 0.5
+
+
+def test_same_text_and_seed_are_the_same_samples_first_second_and_after_a_cancelled_row(nano):
+    first, _ = speak(nano, text="How are you today?", seed=9)
+    cancelled = nano.prefill(Say(text="Something else entirely.", seed=3))
+    nano.step([cancelled])
+    nano.release(cancelled)
+    again, _ = speak(nano, text="How are you today?", seed=9)
+    other, _ = speak(nano, text="How are you today?", seed=10)
+    assert first.tobytes() == again.tobytes() and first.tobytes() != other.tobytes()
+
+
+def test_rows_that_join_and_leave_at_any_frame_say_at_temperature_0_what_they_say_alone(nano):
+    texts = ["Hello from Miso.", "Please call me on Monday.", "The music played on."]
+    alone = [speak(nano, text=t, temperature=0.0)[0] for t in texts]
+    rows, pcm = {}, [[], [], []]
+    for step in range(200):
+        if step % 3 == 0 and step // 3 < 3:
+            rows[step // 3] = nano.prefill(Say(text=texts[step // 3], seed=1, temperature=0.0))
+        for i, chunk in zip(list(rows), nano.step(list(rows.values())), strict=True):
+            pcm[i].append(chunk.pcm)
+            if chunk.end:
+                nano.release(rows.pop(i))
+        if not rows:
+            break
+    for ours, theirs in zip(alone, pcm, strict=True):
+        joined = np.concatenate(theirs)
+        assert joined.size == ours.size
+        np.testing.assert_allclose(joined, ours, rtol=0, atol=2e-4)
+
+
+def test_a_text_of_several_sentences_is_read_piece_by_piece_and_wholly(nano):
+    row = nano.prefill(Say(text="Dr. Smith has 2 dogs. They bark! Why?", seed=2))
+    assert row.spoken == ["doctor Smith has two dogs."], "the rest is read when its turn comes"
+    ends = []
+    while not ends:
+        (chunk,) = nano.step([row])
+        ends = [chunk.end] if chunk.end else []
+    assert row.spoken == ["doctor Smith has two dogs.", "They bark!", "Why?"] and ends == ["eos"]
+
+
+def test_max_seconds_ends_the_utterance_at_that_frame(nano):
+    pcm, end = speak(nano, text="One, two, three, four, five, six, seven, eight.", max_seconds=0.5)
+    assert end == "cap" and pcm.size == 6 * FRAME
+
+
+def test_speech_that_does_not_end_is_cut_at_the_slowest_speakers_pace(nano):
+    row = nano.prefill(Say(text="Hello from Miso.", seed=1))
+    assert row.piece_end == pytest.approx((3 / 1.1 + 3) * 12.5, abs=1)
+    row.piece_end = 4
+    ends = [nano.step([row])[0].end for _ in range(4)]
+    assert ends == [None, None, None, "cap"] and row.frames == 4
+
+
+def test_a_row_whose_numbers_break_faults_alone(nano):
+    good, bad = (nano.prefill(Say(text="The music played on.", seed=s)) for s in (1, 2))
+    bad.last_h = bad.last_h * mx.array(float("nan"))
+    results = nano.step([bad, good])
+    assert isinstance(results[0], Fault) and "not finite" in results[0].message
+    assert isinstance(results[1], Chunk) and results[1].pcm.size == FRAME
+
+
+def test_an_end_at_the_very_first_frame_is_a_fault_and_not_silence(nano, monkeypatch):
+    row = nano.prefill(Say(text="Hello.", seed=1))
+    monkeypatch.setattr(nano, "_draw", lambda rows: (np.zeros((1, 8), np.int32), np.ones(1, bool)))
+    (result,) = nano.step([row])
+    assert isinstance(result, Fault) and "before it made a sound" in result.message
+
+
+@pytest.mark.parametrize("text", ["你好。", "Привет"])
+def test_letters_the_voice_was_not_taught_are_a_fault_that_says_so(nano, text):
+    with pytest.raises(RowFault, match="no letters"):
+        nano.prefill(Say(text=text, seed=1))
+
+
+def test_a_speaker_the_model_lacks_is_a_fault_that_names_those_it_has(nano):
+    with pytest.raises(RowFault, match="speakers 0 to"):
+        nano.prefill(Say(text="Hello.", seed=1, speaker=50))
+
+
+def test_a_released_row_gives_its_memory_back(nano):
+    def held() -> int:
+        speak(nano, text="Hello from Miso.")
+        mx.synchronize()
+        return nano.memory().active_bytes
+
+    base = held()
+    assert [held() for _ in range(3)] == [base] * 3
+
+
+def copy_of_nano(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(bundled_voice(), tmp_path / "models" / "mine"))
+
+
+def test_a_model_under_the_home_opens_by_its_name(tmp_path):
+    copy_of_nano(tmp_path)
+    engine = open_engine("mine", tmp_path / "models", max_rows=1)
+    assert engine.info.model == "mine" and engine.info.digest == open_engine("nano", tmp_path, 1).info.digest
+    engine.close()
+    with pytest.raises(ModelError, match="no model named 'yours'"):
+        open_engine("yours", tmp_path / "models", max_rows=1)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "codec/model.safetensors", "tokenizer.json", "codec/config.json"]
+)
+@pytest.mark.parametrize("how", ["missing", "truncated"])
+def test_a_broken_file_is_one_error_that_names_it(tmp_path, name, how):
+    path = copy_of_nano(tmp_path) / name
+    if how == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ModelError) as error:
+        open_engine("mine", tmp_path / "models", max_rows=1)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("config", ["not json", "{}", json.dumps({"backbone": 3})])
+def test_a_config_that_says_too_little_is_one_error_that_names_it(tmp_path, config):
+    path = copy_of_nano(tmp_path) / "config.json"
+    path.write_text(config)
+    with pytest.raises(ModelError) as error:
+        open_engine("mine", tmp_path / "models", max_rows=1)
+    assert str(path) in str(error.value)
