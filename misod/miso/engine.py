@@ -27,6 +27,7 @@ from misod.weights.check import compare, read_header
 # The true model was heard to speak as slowly as 1.1 words a second; a cap made for faster speech cuts it off.
 SLOWEST_WORDS_PER_S = 1.1
 SPARE_S = 3.0
+POOL_BYTES = 512 << 20  # freed buffers that MLX may keep for the next frame
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class MisoEngine:
             raise ModelError(f"{error.filename}: {error.strerror}") from error
         except ValueError as error:  # each names its file
             raise ModelError(str(error)) from error
+        mx.set_cache_limit(POOL_BYTES)
         info = Info(engine="miso", model=name, digest=digest(directory), backend=backend())
         engine = cls(model, mimi, prompt, speech, info, max_rows)
         engine._warm_up()
@@ -110,18 +112,12 @@ class MisoEngine:
 
     def step(self, rows: list[MisoRow]) -> list[Chunk | Fault]:
         codes, finite = self._draw(rows)
-        heard = [i for i, row in enumerate(rows) if finite[i] and codes[i].any()]
-        pcm = self._advance([rows[i] for i in heard], codes[heard]) if heard else {}
-        silence = np.zeros(0, np.float32)
-        out: list[Chunk | Fault] = []
-        for i, row in enumerate(rows):
-            if not finite[i]:
-                out.append(Fault(f"the model's logits were not finite at frame {row.frames}"))
-            elif i in heard:
-                out.append(Chunk(pcm[id(row)], self._end_after_frame(row)))
-            else:  # the EOS frame, which has no sound of its own
-                out.append(self._end_of_piece(row, Chunk(silence)))
-        return out
+        heard = [i for i, row in enumerate(rows) if finite[i] and codes[i].any()]  # all zeros is the EOS frame
+        pcm = dict(zip(heard, self._advance([rows[i] for i in heard], codes[heard]), strict=True)) if heard else {}
+        return [
+            self._settle(row, pcm.get(i)) if finite[i] else Fault(f"logits were not finite at frame {row.frames}")
+            for i, row in enumerate(rows)
+        ]
 
     def release(self, row: MisoRow) -> None:
         row.cache = row.last_h = row.codec = None
@@ -147,8 +143,8 @@ class MisoEngine:
         mx.eval(codes, finite)
         return np.array(codes), np.array(finite)
 
-    def _advance(self, rows: list[MisoRow], codes: np.ndarray) -> dict[int, np.ndarray]:
-        """Sound the frame codes (B, K) and feed it back to the backbone. pcm (1920,) by id of row."""
+    def _advance(self, rows: list[MisoRow], codes: np.ndarray) -> np.ndarray:
+        """Sound the frame codes (B, K) and feed it back to the backbone -> pcm (B, frame_samples)."""
         frame = mx.array(codes)
         with mx.stream(self._codec_stream):  # beside the backbone's step, not before it
             pcm, state = self.mimi.step(frame[:, :, None], concat_states([row.codec for row in rows]))
@@ -159,26 +155,24 @@ class MisoEngine:
             row.codec = state if len(rows) == 1 else take_rows(state, [i])
             row.last_h = last_h[i : i + 1]
             row.frames += 1
-        host = np.array(pcm)
-        return {id(row): host[i] for i, row in enumerate(rows)}
+        return np.array(pcm)
 
-    def _end_after_frame(self, row: MisoRow) -> str | None:
+    def _settle(self, row: MisoRow, pcm: np.ndarray | None) -> Chunk | Fault:
+        """What becomes of the row after this step: goes on, goes on to its next piece, or ends. pcm None: EOS."""
+        ended, pcm = pcm is None, np.zeros(0, np.float32) if pcm is None else pcm
         if row.max_frames and row.frames >= row.max_frames:
-            return "cap"
-        if row.frames < row.piece_end:
-            return None
-        row.capped = True
-        return self._end_of_piece(row, Chunk(np.zeros(0, np.float32))).end
-
-    def _end_of_piece(self, row: MisoRow, chunk: Chunk) -> Chunk | Fault:
+            return Chunk(pcm, "cap")
+        if not ended and row.frames < row.piece_end:
+            return Chunk(pcm)
+        row.capped |= not ended
         try:
             if self._next_piece(row):
-                return chunk
+                return Chunk(pcm)
         except RowFault as fault:
             return Fault(str(fault))
         if row.frames == 0:
             return Fault("the model ended before it made a sound")
-        return Chunk(chunk.pcm, "cap" if row.capped else "eos")
+        return Chunk(pcm, "cap" if row.capped else "eos")
 
     def _next_piece(self, row: MisoRow) -> bool:
         """Prefill the next piece of the row's text; False if there is none."""

@@ -91,6 +91,19 @@ def test_speech_that_does_not_end_is_cut_at_the_slowest_speakers_pace(nano):
     assert ends == [None, None, None, "cap"] and row.frames == 4
 
 
+def test_a_prompt_and_its_frames_stay_within_the_context_of_2048(nano, monkeypatch):
+    def rows(count: int):
+        tokens = np.zeros((count, 9), np.int32), np.ones((count, 9), bool)
+        return lambda context, speaker, text: tokens
+
+    monkeypatch.setattr(nano.prompt, "build", rows(2048))
+    with pytest.raises(RowFault, match="2048 tokens"):
+        nano.prefill(Say(text="Hello.", seed=1))
+    monkeypatch.setattr(nano.prompt, "build", rows(2046))
+    row = nano.prefill(Say(text="Hello from Miso, this is a longer text.", seed=1))
+    assert row.piece_end == 2 and row.cache.offset == 2046
+
+
 def test_a_row_whose_numbers_break_faults_alone(nano):
     good, bad = (nano.prefill(Say(text="The music played on.", seed=s)) for s in (1, 2))
     bad.last_h = bad.last_h * mx.array(float("nan"))
