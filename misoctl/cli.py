@@ -1,6 +1,7 @@
-"""The verbs. stdout is data, stderr is talk."""
+"""The verbs. stdout is data, stderr is talk. Each verb imports what it needs: --help is to be there at once."""
 
 import json
+import math
 import os
 import signal
 import sys
@@ -10,12 +11,9 @@ from dataclasses import asdict
 import click
 
 import misoctl
-from misoctl.client import Client, NoDaemon
-from misoctl.failure import Failure
-from misoctl.start import connect
+from misoctl.failure import Failure, Stopped
 from protocol import errors
 from protocol import messages as m
-from protocol.paths import find_paths
 
 STOP_S = 25.0  # misod's drain and a little
 
@@ -30,9 +28,19 @@ def hush(line: str) -> None:
     """tell, under -q."""
 
 
+def _finite(_ctx, param: click.Parameter, value: float | None) -> float | None:
+    """NaN is neither below nor above a range, so click lets it through."""
+    if value is not None and math.isnan(value):
+        raise click.BadParameter(f"nan is not in the range {param.type.min:g}<=x<={param.type.max:g}.")
+    return value
+
+
 def _version(ctx: click.Context, _param, wanted: bool) -> None:
     if not wanted:
         return
+    from misoctl.client import Client, NoDaemon
+    from protocol.paths import find_paths
+
     click.echo(f"misoctl {misoctl.__version__} (protocol {m.VERSION[0]}.{m.VERSION[1]})")
     try:
         with Client(find_paths()) as client:
@@ -61,11 +69,16 @@ def cli() -> None:
 @click.argument("text", nargs=-1)
 @click.option("-f", "--file", "source", metavar="FILE", help="Read the text from FILE; - is standard input.")
 @click.option("-o", "--output", metavar="FILE", help="Write a WAV; - streams it to standard output.")
-@click.option("--raw", is_flag=True, help="Write bare samples (s16le, mono) to standard output, or to -o.")
+@click.option("--raw", is_flag=True, help="Write bare samples (s16le, mono) to standard output.")
 @click.option("--seed", type=click.IntRange(0, m.UINT32), help="Same text, same seed: the same samples.")
-@click.option("--temperature", type=click.FloatRange(0, 2), help="How freely it speaks; 0 always takes the likeliest.")
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0, 2),
+    callback=_finite,
+    help="How freely it speaks; 0 always takes the likeliest.",
+)
 @click.option("--top-k", type=click.IntRange(1, 4096), help="Draw from the k likeliest codes.")
-@click.option("--max-seconds", type=click.FloatRange(0.08, 7200), help="Stop after this much speech.")
+@click.option("--max-seconds", type=click.FloatRange(0.08, 7200), callback=_finite, help="Stop after this much speech.")
 @click.option(
     "--speaker", type=click.IntRange(0, 99), default=0, show_default=True, help="Which of the model's voices."
 )
@@ -80,8 +93,13 @@ def say(text, source, output, raw, no_start, quiet, as_json, **options) -> None:
       make && misoctl say built || misoctl say broken
       misoctl say -o - "A stream." | ffmpeg -i - hello.mp3
       misoctl say -f letter.txt --seed 7 -o letter.wav
+      misoctl say -- "-5 degrees."
     """
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a player or a reader that goes away has its own line
+    from misoctl.client import preflight
     from misoctl.speech import open_sink, read_text, report, speak
+    from misoctl.start import connect
+    from protocol.paths import find_paths
 
     talk = hush if quiet else tell
     words = read_text(text, source)
@@ -89,15 +107,20 @@ def say(text, source, output, raw, no_start, quiet, as_json, **options) -> None:
         talk("nothing to say")
         return
     options = {name: value for name, value in options.items() if value is not None}
+    if no_start:
+        preflight(find_paths())  # before a file is made or a player looked for
     with open_sink(output, raw, as_json) as sink, connect(find_paths(), not no_start, talk) as client:
         done = speak(client, words, options, sink, talk)
-    report(done, sink, quiet, as_json)
+    report(done, quiet, as_json)
 
 
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def status(as_json) -> None:
     """What the daemon is doing. Exit 69 where none runs."""
+    from misoctl.client import Client
+    from protocol.paths import find_paths
+
     with Client(find_paths()) as client:
         now = client.status()
     if as_json:
@@ -119,6 +142,9 @@ def status(as_json) -> None:
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 def start(quiet) -> None:
     """Start the daemon, if none runs, and wait until it can speak."""
+    from misoctl.start import connect
+    from protocol.paths import find_paths
+
     with connect(find_paths(), True, hush if quiet else tell) as client:
         while (now := client.status()).state == "loading":
             time.sleep(0.05)
@@ -132,36 +158,41 @@ def start(quiet) -> None:
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 def stop(quiet) -> None:
     """Stop the daemon once what it speaks is finished."""
-    paths = find_paths()
+    from misoctl.client import Client, NoDaemon, lock_holder
+    from protocol.paths import find_paths
+
+    talk, paths = hush if quiet else tell, find_paths()
     try:
         with Client(paths) as client:
             pid = client.drain().pid
     except NoDaemon:
-        (hush if quiet else tell)("misod is not running")
+        talk("misod is not running")
         return
+    except Failure:  # of another version, stuck, or gone: SIGTERM drains as well, and needs no common language
+        if (pid := lock_holder(paths)) is not None:
+            os.kill(pid, signal.SIGTERM)
     deadline_s = time.monotonic() + STOP_S
-    while time.monotonic() < deadline_s:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            (hush if quiet else tell)(f"misod stopped, pid {pid}")
-            return
+    # not whether the pid is there: in a container nobody may reap it
+    while pid is not None and lock_holder(paths) == pid:
+        if time.monotonic() > deadline_s:
+            raise Failure(errors.SOFTWARE, f"misod, pid {pid}, is still running", f"`kill -9 {pid}`; see {paths.log}")
         time.sleep(0.02)
-    raise Failure(errors.SOFTWARE, f"misod, pid {pid}, is still running", f"`kill {pid}`, or see {paths.log}")
+    talk("misod stopped" if pid is None else f"misod stopped, pid {pid}")
 
 
 def main() -> None:
     """Every way out: one line where something is wrong, and the documented exit code."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGHUP, _interrupt)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `misoctl status | head -1` ends as any program does
+    _stop_on_signals()
     try:
         cli.main(prog_name="misoctl", standalone_mode=False)
-    except click.exceptions.Abort:  # click makes this of KeyboardInterrupt
-        sys.exit(errors.INTERRUPTED)
+    except Stopped as stopped:
+        sys.exit(stopped.exit_code)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
-    except click.ClickException as error:
-        error.show()
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "misoctl"
+        tell(f"{error.format_message().rstrip('.')}; see `{command} --help`")
         sys.exit(error.exit_code)
     except Failure as failure:
         if failure.message:
@@ -170,7 +201,24 @@ def main() -> None:
     except errors.UnsafePath as error:
         tell(str(error))
         sys.exit(errors.NO_PERMISSION)
+    except OSError as error:  # printing: the full disk or the closed pipe that our standard output is
+        from misoctl.sink import forget
+
+        forget(sys.stdout)
+        if isinstance(error, BrokenPipeError):
+            sys.exit(errors.BROKEN_PIPE)
+        tell(f"{error.filename or 'standard output'}: {error.strerror}")
+        sys.exit(errors.IO_ERROR)
 
 
-def _interrupt(number: int, _frame) -> None:
-    raise KeyboardInterrupt
+def _stop_on_signals() -> None:
+    """Raise Stopped once; a second Ctrl-C must not cut the cleaning up in half. What nohup ignores stays ignored."""
+    watched = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
+
+    def stop(number: int, _frame) -> None:
+        for each in watched:
+            signal.signal(each, signal.SIG_IGN)
+        raise Stopped(number)
+
+    for each in watched:
+        signal.signal(each, stop)

@@ -4,6 +4,8 @@ A DEALER never learns that nobody listens, so a plain socket is tried first; and
 resumed, so it never reconnects: the monitor tells when the daemon goes.
 """
 
+import fcntl
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -15,6 +17,9 @@ from protocol.paths import Paths, check_private
 
 ANSWER_S = 5.0  # the daemon's I/O thread answers within a millisecond, or something is wrong
 
+# Not -1: with that, libzmq 4.3.5 dropped what the daemon sent just before it closed, 10 times in 50.
+NEVER_MS = 2**31 - 1
+
 
 class NoDaemon(Failure):
     def __init__(self, paths: Paths):
@@ -23,7 +28,7 @@ class NoDaemon(Failure):
 
 def preflight(paths: Paths) -> None:
     """Raises NoDaemon within a millisecond where nothing listens; UnsafePath where others could listen in our place."""
-    if not paths.run.is_dir() and not paths.run.is_symlink():
+    if not os.path.lexists(paths.run):
         raise NoDaemon(paths)
     check_private(paths.run)
     with socket.socket(socket.AF_UNIX) as plain:
@@ -31,6 +36,19 @@ def preflight(paths: Paths) -> None:
             plain.connect(str(paths.socket))
         except OSError:
             raise NoDaemon(paths) from None
+
+
+def lock_holder(paths: Paths) -> int | None:
+    """The pid of the misod that holds the lock; None where none runs. Needs no word from it, so no common version."""
+    try:
+        with paths.lock.open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return None
+    except BlockingIOError:
+        digits = paths.lock.read_bytes().strip()
+        return int(digits) if digits.isdigit() else None
+    return None
 
 
 class Client:
@@ -44,7 +62,7 @@ class Client:
         self._context = zmq.Context()
         self._dealer = self._context.socket(zmq.DEALER)
         self._dealer.setsockopt(zmq.LINGER, 200)
-        self._dealer.setsockopt(zmq.RECONNECT_IVL, -1)
+        self._dealer.setsockopt(zmq.RECONNECT_IVL, NEVER_MS)
         self._dealer.setsockopt(zmq.MAXMSGSIZE, m.MAX_MESSAGE_BYTES)
         self._dealer.setsockopt(zmq.SNDHWM, 8)
         self._dealer.setsockopt(zmq.RCVHWM, 64)
@@ -57,12 +75,19 @@ class Client:
         self._poller.register(self._monitor, zmq.POLLIN)
         self._dealer.connect(f"ipc://{paths.socket}")
         self._last_id = 0
-        self.welcome = self._hello()
+        try:
+            self.welcome = self._hello()
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> "Client":
         return self
 
     def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._monitor.close()
         self._dealer.close()  # LINGER gives a last cancel the time to leave
         self._context.term()
@@ -76,8 +101,10 @@ class Client:
         self._send(message)
         try:
             yield from self._stream(message.id)
-        except GeneratorExit:
-            self._send(m.Cancel(id=message.id))
+        except Failure:  # the daemon ended it, or is gone
+            raise
+        except BaseException:  # closed by the caller, or a signal while we waited
+            self._try_send(m.Cancel(id=message.id))
             raise
 
     def status(self) -> m.Status:
@@ -89,17 +116,13 @@ class Client:
     def _stream(self, request: int) -> Iterator[m.Message]:
         acked = 0
         while True:
-            message = self._receive(None)
-            if message.id != request:
-                continue
-            if isinstance(message, m.Error):
-                raise Failure.of_code(message.code, message.message)
+            message = self._receive(request, None)
             yield message
             if isinstance(message, m.Done):
                 return
             if isinstance(message, m.Pcm) and message.seq + 1 - acked >= m.ACK_FRAMES:
                 acked = message.seq + 1
-                self._send(m.Ack(id=request, seq=message.seq))
+                self._try_send(m.Ack(id=request, seq=message.seq))
 
     def _hello(self) -> m.Welcome:
         major, minor = m.VERSION
@@ -108,32 +131,40 @@ class Client:
     def _ask(self, message: m.Message) -> m.Message:
         """One question, one answer."""
         self._send(message)
-        deadline_s = time.monotonic() + ANSWER_S
-        while True:
-            answer = self._receive(deadline_s)
-            if isinstance(answer, m.Error):
-                raise Failure.of_code(answer.code, answer.message)
-            if answer.id == message.id:
-                return answer
+        return self._receive(message.id, time.monotonic() + ANSWER_S)
 
     def _send(self, message: m.Message) -> None:
+        if not self._try_send(message):
+            raise _lost()
+
+    def _try_send(self, message: m.Message) -> bool:
+        """False where the daemon is gone: what it sent before that may still be read."""
         try:
             self._dealer.send(codec.pack(message), self._zmq.NOBLOCK)
         except errors.ProtocolError as error:
             raise Failure.of_code(error.code, error.message) from None
         except self._zmq.Again:
-            raise _lost() from None
+            return False
+        return True
 
-    def _receive(self, deadline_s: float | None) -> m.Message:
+    def _receive(self, request: int, deadline_s: float | None) -> m.Message:
+        """The next message for `request`. Raises Failure of an error for it, or for one the daemon could not read."""
+        while True:
+            message = self._receive_any(deadline_s)
+            if isinstance(message, m.Error) and message.id in (None, request):
+                raise Failure.of_code(message.code, message.message)
+            if message.id == request:
+                return message
+
+    def _receive_any(self, deadline_s: float | None) -> m.Message:
         while True:
             wait_ms = None if deadline_s is None else max(0, round((deadline_s - time.monotonic()) * 1000))
             ready = dict(self._poller.poll(wait_ms))
             if self._dealer in ready:  # before the monitor: what the daemon sent last still counts
                 return self._read(self._dealer.recv_multipart())
             if not ready:
-                raise Failure(
-                    errors.UNAVAILABLE, f"misod did not answer for {ANSWER_S:g} s", "`misoctl stop`, try again"
-                )
+                message = f"misod did not answer for {ANSWER_S:g} s"
+                raise Failure(errors.UNAVAILABLE, message, "`misoctl stop`, try again")
             if not self._dealer.poll(100):  # a done sent just before the daemon closed may be on its way
                 raise _lost()
 

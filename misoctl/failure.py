@@ -1,6 +1,14 @@
 """How a verb ends when it cannot do what was asked: one line and an exit code."""
 
-from protocol.errors import ERRORS, SOFTWARE, Entry
+from protocol.errors import ERRORS, SIGNALLED, SOFTWARE, Entry
+
+
+class Stopped(BaseException):
+    """A signal asks us to end; raised wherever we are, so that every sink and request is closed on the way out."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.exit_code = SIGNALLED + number
 
 
 class Failure(Exception):

@@ -51,13 +51,23 @@ class Device:
                 self._stream.start()
             self._stream.write(pcm)
         except self._sounddevice.PortAudioError as error:
-            raise Failure(errors.IO_ERROR, f"the audio device failed: {error}", "use -o to write a file") from None
+            raise _device_failed(error) from None
 
     def close(self, whole: bool) -> None:
         if self._stream is None:
             return
-        self._stream.stop() if whole else self._stream.abort()
-        self._stream.close()
+        try:
+            self._stream.stop() if whole else self._stream.abort()
+            self._stream.close()
+        except self._sounddevice.PortAudioError as error:
+            self._stream = None
+            if whole:
+                raise _device_failed(error) from None
+        self._stream = None
+
+
+def _device_failed(error: Exception) -> Failure:
+    return Failure(errors.IO_ERROR, f"the audio device failed: {error}", "use -o to write a file")
 
 
 class Program:
@@ -69,12 +79,15 @@ class Program:
     def __init__(self, name: str, path: str):
         self._name, self._path = name, path
         self._child: subprocess.Popen | None = None
+        self._said = tempfile.TemporaryFile()  # its stderr: a pipe that nobody reads would stop a talkative player
 
     def write(self, pcm: bytes, rate_hz: int) -> None:
+        header = b""
         if self._child is None:
             self._start(rate_hz)
+            header = wav_header(rate_hz, None) if self._name == "ffplay" else b""
         try:
-            self._child.stdin.write(pcm)
+            self._child.stdin.write(header + pcm)
             self._child.stdin.flush()
         except OSError:
             raise self._failed() from None
@@ -90,32 +103,28 @@ class Program:
             code = self._child.wait()
         except OSError:
             raise self._failed() from None
-        except BaseException:
-            self._kill()
-            raise
         if code:
             raise self._failed()
+        self._child = None
 
     def _start(self, rate_hz: int) -> None:
         arguments = [a.format(rate=rate_hz) for a in RAW_PLAYERS[self._name]]
-        self._child = subprocess.Popen(
-            [self._path, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        if self._name == "ffplay":
-            self._child.stdin.write(wav_header(rate_hz, None))
+        self._child = start_program([self._path, *arguments], stdin=subprocess.PIPE, stderr=self._said)
 
     def _failed(self) -> Failure:
         """The player went away: with its own last words."""
         self._kill()
-        said = self._child.stderr.read(4096).decode(errors="replace").strip().splitlines()
+        self._said.seek(0)
+        said = self._said.read()[-4096:].decode(errors="replace").strip().splitlines()
         return Failure(errors.IO_ERROR, f"{self._name} stopped playing: {said[-1] if said else 'no reason given'}")
 
     def _kill(self) -> None:
-        kill_group(self._child)
+        child, self._child = self._child, None
+        kill_group(child)
+        try:
+            child.stdin.close()
+        except OSError:  # what was buffered is not wanted any more
+            pass
 
 
 class AfPlay:
@@ -138,7 +147,7 @@ class AfPlay:
             self._directory.cleanup()
 
     def _play(self) -> None:
-        child = subprocess.Popen([self._path, str(self._wav.path)], start_new_session=True)
+        child = start_program([self._path, str(self._wav.path)], stdin=subprocess.DEVNULL, stderr=None)
         try:
             code = child.wait()
         except BaseException:
@@ -148,10 +157,20 @@ class AfPlay:
             raise Failure(errors.IO_ERROR, f"afplay failed with code {code}")
 
 
+def start_program(command: list[str], **streams) -> subprocess.Popen:
+    """In a process group of its own, its standard output closed to it: ours is for data."""
+    try:
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True, **streams)
+    except OSError as error:
+        raise Failure(errors.NO_PROGRAM, f"cannot run {command[0]}: {error.strerror}", "use -o FILE") from None
+
+
 def kill_group(child: subprocess.Popen) -> None:
     """Silence at once: the child and whatever it started."""
     try:
         os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
+        child.wait(timeout=STOP_S)
+    except (ProcessLookupError, PermissionError):  # gone; macOS says EPERM of a zombie
         pass
-    child.wait(timeout=STOP_S)
+    except subprocess.TimeoutExpired:  # stuck in a driver: it dies when that returns
+        pass

@@ -9,7 +9,7 @@ import struct
 import sys
 import tempfile
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from misoctl.failure import Failure
 from protocol import errors
@@ -32,11 +32,16 @@ class WavFile:
     def __init__(self, path: Path):
         self.path = path
         try:
+            self._target = path.resolve()  # written through a link, as by any program
             if path.is_dir():
                 raise IsADirectoryError(0, "is a directory")
-            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        except OSError as error:
-            raise Failure(errors.CANT_CREATE, f"cannot write {path}: {error.strerror}", "choose another -o") from None
+            if self._target.exists() and not os.access(self._target, os.W_OK):
+                raise PermissionError(0, "it is write-protected")
+            handle, name = tempfile.mkstemp(prefix=".miso-", suffix=".part", dir=self._target.parent)
+        except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself
+            raise Failure(
+                errors.CANT_CREATE, f"cannot write {path}: {getattr(error, 'strerror', error)}", "choose another -o"
+            ) from None
         self._temporary = Path(name)
         self._file = os.fdopen(handle, "wb")
         self._data_bytes = 0
@@ -67,7 +72,7 @@ class WavFile:
             os.fsync(self._file.fileno())
             self._file.close()
             self._temporary.chmod(0o666 & ~_umask())  # mkstemp's 0600 is not what a new file of the user's has
-            self._temporary.replace(self.path)
+            self._temporary.replace(self._target)
         except OSError as error:
             self._discard()
             raise Failure(errors.IO_ERROR, f"writing {self.path}: {error.strerror}", "free some space") from None
@@ -94,33 +99,36 @@ class Stream:
             self._out.write(header + pcm)
             self._out.flush()
         except BrokenPipeError:
-            _forget(self._out)
+            forget(self._out)
             raise Failure(errors.BROKEN_PIPE, "") from None
         except OSError as error:
-            _forget(self._out)
+            forget(self._out)
             raise Failure(errors.IO_ERROR, f"writing to {self._name}: {error.strerror}") from None
 
     def close(self, whole: bool) -> None:
-        pass
+        self._out.close()  # nothing is left in it; a reader of a named pipe waits for this
 
 
 def open_output(output: str, raw: bool) -> WavFile | Stream:
     """`output` is a path, or - for standard output. Raises Failure before anything is spoken."""
     if output == "-":
+        if sys.stdout is None:
+            raise Failure(errors.CANT_CREATE, "standard output is closed", "pipe it, or give -o a file")
         if sys.stdout.isatty():
             raise Failure(errors.USAGE, "standard output is a terminal", "pipe it, or give -o a file")
-        return Stream(sys.stdout.buffer, "standard output", raw)
+        # not sys.stdout.buffer: under PYTHONUNBUFFERED that may write less than it was given
+        return Stream(open(sys.stdout.fileno(), "wb", closefd=False), "standard output", raw)
     path = Path(output)
     try:
         special = path.exists() and not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
         if special:  # a named pipe or a device cannot be renamed over
-            return Stream(path.open("wb", buffering=0), output, raw)
+            return Stream(path.open("wb"), output, raw)
     except OSError as error:
         raise Failure(errors.CANT_CREATE, f"cannot write {output}: {error.strerror}", "choose another -o") from None
     return WavFile(path)
 
 
-def _forget(out: BinaryIO) -> None:
+def forget(out: BinaryIO | TextIO) -> None:
     """Point the descriptor at /dev/null: Python's own flush at exit would fail a second time."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, out.fileno())

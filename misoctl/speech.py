@@ -1,5 +1,6 @@
 """What `say` does: read the text, choose where it goes, stream it, report."""
 
+import codecs
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -20,31 +21,25 @@ WAITS = {"loading": "loading the model", "queued": "waiting for a free row", "pa
 
 def read_text(words: tuple[str, ...], source: str | None) -> str | None:
     """The text to speak; None where a file or a pipe holds nothing speakable, which is no error there."""
-    if words == ("-",):
-        words, source = (), "-"
-    if words and source:
+    if words and source is not None:
         raise click.UsageError("give TEXT or -f, not both")
-    if words:
+    if words and words != ("-",):
         text = " ".join(words)
+        _check_encoding(text)
         if not m.speakable(text):
             raise click.UsageError("there is nothing to say in this text: give it words")
-        _check_encoding(text)
-    else:
-        text = _read_source(source)
-        if not m.speakable(text):
-            return None
-    size = len(text.encode())
-    if size > m.MAX_TEXT_BYTES:
-        message = f"the text is {size:,} bytes; one request takes {m.MAX_TEXT_BYTES:,}"
-        raise Failure.of_code("too_long", message)
-    return text
+        _check_size(len(text.encode()))
+        return text
+    text = _read_source(source, words)
+    return text if m.speakable(text) else None
 
 
-def _read_source(source: str | None) -> str:
-    if source is None and sys.stdin.isatty():
-        raise click.UsageError('give TEXT, -f FILE, or pipe it in: misoctl say "Hello"')
+def _read_source(source: str | None, words: tuple[str, ...]) -> str:
+    if source in (None, "-"):
+        if sys.stdin is None or (source is None and not words and sys.stdin.isatty()):
+            raise click.UsageError('give TEXT, -f FILE, or pipe it in: misoctl say "Hello"')
     name = "standard input" if source in (None, "-") else source
-    limit = m.MAX_TEXT_BYTES * 4 + 1  # more than enough to know that it is too long
+    limit = len(codecs.BOM_UTF8) + m.MAX_TEXT_BYTES + 1  # enough to know that it is too long
     try:
         if source in (None, "-"):
             data = sys.stdin.buffer.read(limit)
@@ -53,11 +48,19 @@ def _read_source(source: str | None) -> str:
                 data = file.read(limit)
     except OSError as error:
         raise Failure(errors.NO_INPUT, f"cannot read {name}: {error.strerror}") from None
+    _check_size(len(data.removeprefix(codecs.BOM_UTF8)))
     try:
-        return data[: limit - 4].decode() if len(data) == limit else data.decode("utf-8-sig")
+        return data.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         message = f"{name} is not UTF-8: byte {error.start} is 0x{data[error.start]:02x}"
         raise Failure(errors.BAD_DATA, message, "convert it with `iconv -t utf-8`") from None
+
+
+def _check_size(size: int) -> None:
+    if size > m.MAX_TEXT_BYTES:
+        raise Failure.of_code(
+            "too_long", f"the text is over {m.MAX_TEXT_BYTES:,} bytes, the most that one request takes"
+        )
 
 
 def _check_encoding(text: str) -> None:
@@ -65,9 +68,8 @@ def _check_encoding(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        message = (
-            f"TEXT is not UTF-8: byte {len(text[: error.start].encode())} is 0x{ord(text[error.start]) & 0xFF:02x}"
-        )
+        offset, byte = len(text[: error.start].encode()), ord(text[error.start]) & 0xFF
+        message = f"TEXT is not UTF-8: byte {offset} is 0x{byte:02x}"
         raise Failure(errors.BAD_DATA, message, "convert it with `iconv -t utf-8`") from None
 
 
@@ -83,10 +85,10 @@ def open_sink(output: str | None, raw: bool, as_json: bool) -> Iterator:
     sink = open_player() if output is None else open_output(output, raw)
     try:
         yield sink
-    except BaseException:
+        sink.close(whole=True)
+    except BaseException:  # also Ctrl-C while the player plays what it still has
         sink.close(whole=False)
         raise
-    sink.close(whole=True)
 
 
 def speak(client: Client, text: str, options: dict, sink, tell: Callable[[str], None]) -> m.Done:
@@ -102,25 +104,27 @@ def speak(client: Client, text: str, options: dict, sink, tell: Callable[[str], 
                 if wait and wait != said:
                     tell(wait)
                     said = wait
-            elif isinstance(message, m.Done):
-                return message
     except BaseException:
-        sink.close(whole=False)
-        stream.close()  # cancels
+        try:
+            sink.close(whole=False)
+        finally:
+            stream.close()  # cancels
         raise
-    raise AssertionError("a stream ends with done or raises")
+    return message  # a stream's last
 
 
-def report(done: m.Done, sink, quiet: bool, as_json: bool) -> None:
+def report(done: m.Done, quiet: bool, as_json: bool) -> None:
     """The receipt, and what of it a person wants to know. Raises Failure where the speech was not finished."""
     if as_json:
         click.echo(json.dumps(asdict(done)))
     if done.end not in ("eos", "cap"):
         raise Failure(errors.FAILED, f"the speech ended early ({done.end})")
+    if not done.samples:
+        raise Failure(errors.FAILED, f"no sound was made of this text ({done.end})", "try another --seed")
     if quiet:
         return
     if done.end == "cap":
         click.echo("misoctl: the speech reached its longest allowed length and was cut", err=True)
-    if sys.stderr.isatty():
+    if sys.stderr is not None and sys.stderr.isatty():
         line = f"{done.seconds:.1f} s of speech, first sound after {done.ttfa_ms:.0f} ms"
         click.echo(f"misoctl: {line}, real-time factor {done.rtf:.2f}, seed {done.seed}", err=True)

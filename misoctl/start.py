@@ -1,5 +1,6 @@
 """Reach the daemon, and start one where none runs."""
 
+import os
 import subprocess
 import sys
 import time
@@ -9,7 +10,7 @@ from misoctl.client import Client, NoDaemon
 from misoctl.failure import Failure
 from protocol import errors
 from protocol import messages as m
-from protocol.paths import Paths
+from protocol.paths import Paths, make_private
 
 START_S = 20.0  # a cold disk; 0.3 s is usual
 
@@ -32,10 +33,32 @@ def connect(paths: Paths, may_start: bool, tell: Tell) -> Client:
 
 def _start(paths: Paths, tell: Tell) -> Client:
     tell("starting misod")
+    make_private(paths.run)  # and the home above it, before the logs: their parents would be left open to others
+    child, offset = _spawn(paths)
+    deadline_s = time.monotonic() + START_S
+    while time.monotonic() < deadline_s:
+        try:
+            return Client(paths)
+        except NoDaemon:
+            code = child.poll()
+            if code == errors.TRY_AGAIN:  # another client's daemon was first and will answer soon, or is on its way out
+                time.sleep(0.1)
+                child, offset = _spawn(paths)
+            elif code is not None:
+                raise _died(paths, code, offset) from None
+            time.sleep(0.02)
+    raise Failure(errors.UNAVAILABLE, f"misod did not answer within {START_S:g} s", f"see {paths.log}")
+
+
+def _spawn(paths: Paths) -> tuple[subprocess.Popen, int]:
+    """A detached misod, and the size its stderr file had before."""
+    environ = dict(os.environ)
+    if environ.get("MISO_HOME"):
+        environ["MISO_HOME"] = str(paths.home)  # it may be relative, and misod runs in /
     try:
         paths.logs.mkdir(parents=True, exist_ok=True, mode=0o700)
-        offset = paths.stderr.stat().st_size if paths.stderr.exists() else 0
         with paths.stderr.open("ab") as stderr:
+            offset = stderr.tell()
             child = subprocess.Popen(
                 [sys.executable, "-m", "misod", "serve"],
                 stdin=subprocess.DEVNULL,
@@ -43,20 +66,12 @@ def _start(paths: Paths, tell: Tell) -> Client:
                 stderr=stderr,
                 start_new_session=True,
                 cwd="/",
+                env=environ,
             )
     except OSError as error:
         message = f"cannot start misod: {error.filename}: {error.strerror}"
         raise Failure(errors.CANT_CREATE, message, "set MISO_HOME to a directory you own") from None
-    deadline_s = time.monotonic() + START_S
-    while time.monotonic() < deadline_s:
-        try:
-            return Client(paths)
-        except NoDaemon:
-            code = child.poll()
-            if code not in (None, errors.TRY_AGAIN):  # 75: another client's daemon was first, and will answer soon
-                raise _died(paths, code, offset) from None
-            time.sleep(0.02)
-    raise Failure(errors.UNAVAILABLE, f"misod did not answer within {START_S:g} s", f"see {paths.log}")
+    return child, offset
 
 
 def _died(paths: Paths, code: int, offset: int) -> Failure:

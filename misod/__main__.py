@@ -2,10 +2,12 @@
 
 import faulthandler
 import logging
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -48,14 +50,14 @@ def _with_settings(command):
 @_with_settings
 def serve(**flags) -> None:
     """Run in the foreground until SIGTERM or `misoctl stop`."""
-    sys.exit(run(flags, open_engine))
+    leave(run(flags, open_engine))
 
 
 def run(flags: dict, opener: Callable[[str, Path, int], Engine]) -> int:
     """The daemon, start to end; the exit code. `opener` makes the engine, on the worker's thread."""
     faulthandler.enable()
-    paths = find_paths()
     try:
+        paths = find_paths()
         settings = load_settings(paths.config, flags)
         lock = secure(paths)  # held by this name until the process ends
         start_log(paths.log, settings.log_level)
@@ -74,6 +76,12 @@ def run(flags: dict, opener: Callable[[str, Path, int], Engine]) -> int:
     logging.getLogger(__name__).debug("lock descriptor %d", lock)
     model = _choose_model(settings.model, paths)
     return Server(settings, paths, lambda: opener(model, paths.home / "models", settings.max_rows)).run()
+
+
+def leave(code: int) -> NoReturn:
+    """End without C++ destructors: MLX's abort the process, for its streams belong to the worker's thread."""
+    logging.shutdown()
+    os._exit(code)
 
 
 def _choose_model(wanted: str, paths: Paths) -> str:

@@ -42,7 +42,7 @@ def load_settings(config: Path, flags: Mapping[str, object], environ: Mapping[st
     for name, f in known.items():
         if flags.get(name) is not None:
             values[name] = _parsed(f, flags[name], f"--{name.replace('_', '-')}")
-        elif variable(name) in environ:
+        elif environ.get(variable(name)):  # set to nothing is not set
             values[name] = _parsed(f, environ[variable(name)], variable(name))
         elif name in table:
             values[name] = _parsed(f, table[name], f"{name} in {config}")
@@ -54,21 +54,36 @@ def _read_toml(path: Path) -> dict:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:  # TOMLDecodeError and UnicodeDecodeError are ValueErrors
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are
         raise ConfigError(f"{path}: {error}") from None
 
 
 def _parsed(setting, value: object, origin: str):
     """`value` as the setting's type and within its range."""
     kind, low, high = type(setting.default), setting.metadata["low"], setting.metadata["high"]
-    try:
-        if isinstance(value, bool):
-            raise ValueError
-        number = kind(value)
-    except (TypeError, ValueError):
-        raise ConfigError(f"{origin}: {value!r} is not {'a number' if kind is not str else 'text'}") from None
-    if setting.name == "log_level" and number not in ("debug", "info", "warning", "error"):
+    parsed = _converted(kind, value)
+    if parsed is None:
+        wanted = {int: "a whole number", float: "a number", str: "text"}[kind]
+        raise ConfigError(f"{origin}: {value!r} is not {wanted}")
+    if setting.name == "log_level" and parsed not in ("debug", "info", "warning", "error"):
         raise ConfigError(f"{origin}: {value!r} is not debug, info, warning or error")
-    if low is not None and not low <= number <= high:
-        raise ConfigError(f"{origin}: {number:g} is not within {low:g}..{high:g}")
-    return number
+    if low is not None and not low <= parsed <= high:
+        raise ConfigError(f"{origin}: {value!r} is not within {low:.9g}..{high:.9g}")
+    return parsed
+
+
+def _converted(kind: type, value: object):
+    """None where it cannot be. A flag or a variable is text; TOML has types, and 8.5 rows or a model 5 are mistakes."""
+    if isinstance(value, str):
+        try:
+            return kind(value)
+        except ValueError:
+            return None
+    if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
+        return None
+    try:
+        return kind(value)
+    except OverflowError:  # an integer beyond every float
+        return None

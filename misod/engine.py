@@ -62,7 +62,14 @@ class Memory:
 
 
 class RowFault(Exception):
-    """This request cannot be spoken; the message says why. The engine and its other rows are untouched."""
+    """This request cannot be spoken; the message says why. The engine and its other rows are untouched.
+
+    `code` is of protocol.errors: the text is at fault (unspeakable), or another choice of the request (bad_value).
+    """
+
+    def __init__(self, message: str, code: str = "unspeakable"):
+        super().__init__(message)
+        self.code = code
 
 
 class ModelError(Exception):

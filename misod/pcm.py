@@ -18,6 +18,6 @@ class Samples:
         finite = np.isfinite(pcm)
         self.total += pcm.size
         self.nonfinite += pcm.size - int(finite.sum())
-        pcm = np.where(finite, pcm, 0.0)
+        pcm = np.where(finite, pcm, 0.0).astype(np.float32)  # half precision has no 32,767: it would wrap
         self.clipped += int((np.abs(pcm) > 1).sum())
         return np.round(np.clip(pcm, -1, 1) * 32767).astype("<i2").tobytes()

@@ -62,23 +62,24 @@ def _take_lock(paths: Paths) -> int:
         lock = os.open(paths.lock, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise UnsafePath(f"cannot open the lock {paths.lock}: {error.strerror}") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise AlreadyRunning(_read_pid(lock)) from None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    return lock
+    for _ in range(20):  # a holder that names no living process has just begun, or is a misoctl that asks who holds it
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if pid := _read_pid(lock):
+                raise AlreadyRunning(pid) from None
+            time.sleep(0.01)
+        else:
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+            return lock
+    raise AlreadyRunning(None)
 
 
 def _read_pid(lock: int) -> int | None:
-    """The holder writes its pid just after it locks: wait a moment for that."""
-    for _ in range(20):
-        digits = os.pread(lock, 32, 0).strip()
-        if digits.isdigit():
-            return int(digits)
-        time.sleep(0.01)
-    return None
+    """Of the holder, if it lives: the file of one that was killed still names it."""
+    digits = os.pread(lock, 32, 0).strip()
+    return int(digits) if digits.isdigit() and psutil.pid_exists(int(digits)) else None
 
 
 def _clear_socket(paths: Paths) -> None:
@@ -90,11 +91,14 @@ def _clear_socket(paths: Paths) -> None:
     if not stat.S_ISSOCK(info.st_mode) or info.st_uid != os.getuid():
         raise UnsafePath(f"{paths.socket} is not a socket of ours: move it away")
     with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)  # a listener with a full backlog would hold us up
         try:
             probe.connect(str(paths.socket))
-        except OSError:
+        except ConnectionRefusedError:
             os.unlink(paths.socket)
             return
+        except OSError:
+            pass
     raise UnsafePath(f"something else listens on {paths.socket}: stop it, or set MISO_HOME")
 
 

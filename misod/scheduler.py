@@ -10,7 +10,7 @@ from misod.engine import Row, Say
 from misod.pcm import Samples
 from protocol.messages import WINDOW_FRAMES
 
-Key = tuple[bytes, int]  # (the client's routing id, its request id)
+Key = tuple[bytes, int, int]  # (the client's routing id, its request id, a serial number): unique for ever
 
 
 @dataclass

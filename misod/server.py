@@ -1,14 +1,14 @@
-"""The I/O thread: owns every socket, blocks on nothing but its poll, knows no model.
+"""The I/O thread: owns the socket, blocks on nothing but its poll, knows no model.
 
-A literal table from message to handler; the worker's events come through a deque and one byte on a socketpair.
+A literal table from message to handler; the worker's events come through a deque and a byte on `wake`.
 """
 
 import faulthandler
 import logging
+import math
 import os
 import secrets
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -18,7 +18,11 @@ import zmq
 import misod
 from misod import engine, runtime, worker
 from misod.config import Settings
-from misod.session import Session
+from misod.receipt import error, fit, receipt
+from misod.router import Router
+from misod.scheduler import Key
+from misod.session import SLOW_S, Session
+from misod.wake import Wake
 from protocol import codec, errors
 from protocol import messages as m
 from protocol.paths import Paths
@@ -38,50 +42,35 @@ class Server:
         self.ready: worker.Ready | None = None
         self.started_s = time.monotonic()
         self.requests = self.frames = 0
+        self.signalled = self.cut_off = False
         self.drain_deadline_s: float | None = None
         self.exit_code: int | None = None
         self.memory_ceiling_bytes = runtime.memory_ceiling_bytes(settings.memory_gb)
-        self.context = zmq.Context()
-        self.router = self._bind()
-        self.wake_in, self.wake_out = socket.socketpair()
-        self.wake_in.setblocking(False)
-        self.wake_out.setblocking(False)
-        self.worker = worker.Worker(open_engine, settings.max_rows, settings.keep_alive_s, self._wake)
-
-    def _bind(self) -> zmq.Socket:
-        """Each option is tied to a measurement; see protocol/README.md."""
-        router = self.context.socket(zmq.ROUTER)
-        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        router.setsockopt(zmq.ROUTER_HANDOVER, 0)
-        router.setsockopt(zmq.MAXMSGSIZE, m.MAX_MESSAGE_BYTES)
-        router.setsockopt(zmq.SNDHWM, 64)
-        router.setsockopt(zmq.RCVHWM, 16)
-        router.setsockopt(zmq.HANDSHAKE_IVL, 1000)
-        router.setsockopt(zmq.HEARTBEAT_IVL, 1000)
-        router.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3000)
-        router.setsockopt(zmq.LINGER, 0)
-        router.bind(f"ipc://{self.paths.socket}")
-        return router
+        self.memory_due_s = 0.0
+        self.router = Router(paths.socket, settings.max_rows)
+        self.wake = Wake()
+        self.worker = worker.Worker(open_engine, settings.max_rows, settings.keep_alive_s, self.wake.ring)
 
     def run(self) -> int:
         """Returns the exit code."""
-        signal.set_wakeup_fd(self.wake_in.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self.wake.write_end.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         self.worker.start()
         poller = zmq.Poller()
-        poller.register(self.router, zmq.POLLIN)
-        poller.register(self.wake_out, zmq.POLLIN)
+        poller.register(self.router.socket, zmq.POLLIN)
+        poller.register(self.wake.read_end, zmq.POLLIN)
         log.info("listening on %s, pid %d", self.paths.socket, os.getpid())
         while self.exit_code is None:
             ready = dict(poller.poll(self._poll_timeout_ms()))
-            if self.wake_out.fileno() in ready:
-                self._drain_wakes()
+            self.wake.clear()
             self._take_events()
-            if self.router in ready:
+            if self.router.socket in ready:
                 self._take_messages()
+            if self.signalled:
+                self._begin_drain()
             self._watch()
-        self._close()
+        self.router.close()
         return self.exit_code
 
     # ---- from clients
@@ -89,21 +78,19 @@ class Server:
     def _take_messages(self) -> None:
         """As many as are there, but never so many that the worker's frames wait."""
         for _ in range(64):
-            try:
-                parts = self.router.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            if (received := self.router.receive()) is None:
                 return
-            self._take_message(parts)
+            self._take_message(*received)
 
-    def _take_message(self, parts: list[bytes]) -> None:
-        peer = parts[0]
+    def _take_message(self, peer: bytes, frames: list[bytes]) -> None:
         try:
-            if len(parts) != 2:
+            if len(frames) != 1:
                 raise errors.ProtocolError("bad_message", "a message is exactly one frame")
-            message = codec.unpack(parts[1], m.FROM_CLIENT)
+            message = codec.unpack(frames[0], m.FROM_CLIENT)
             HANDLERS[type(message)](self, peer, message)
-        except errors.ProtocolError as error:
-            self._send(peer, m.Error(id=error.id, code=error.code, message=error.message))
+        except errors.ProtocolError as refusal:
+            self._forget((peer, refusal.id))  # nothing follows an error for its id
+            self._send(peer, error(refusal.id, refusal.code, refusal.message))
 
     def _on_hello(self, peer: bytes, hello: m.Hello) -> None:
         ours = f"{m.VERSION[0]}.{m.VERSION[1]}"
@@ -115,7 +102,7 @@ class Server:
 
     def _on_say(self, peer: bytes, say: m.Say) -> None:
         if (peer, say.id) in self.sessions:
-            raise errors.ProtocolError("duplicate", "this id is still in use", say.id)
+            raise errors.ProtocolError("duplicate", "this id was in use: both requests are stopped", say.id)
         if self.drain_deadline_s is not None:
             raise errors.ProtocolError("draining", "misod is shutting down", say.id)
         if len(self.sessions) >= self.settings.max_requests:
@@ -138,17 +125,17 @@ class Server:
             top_k=say.top_k,
             max_seconds=say.max_seconds,
         )
-        self.worker.inbox.put(worker.Submit(session.key, wanted))
+        self.worker.inbox.put(worker.Submit(session.job, wanted))
 
     def _on_cancel(self, peer: bytes, cancel: m.Cancel) -> None:
         if session := self.sessions.get((peer, cancel.id)):
             session.closing = True
-            self.worker.inbox.put(worker.Cancel(session.key, "cancelled"))
+            self.worker.inbox.put(worker.Cancel(session.job, "cancelled"))
 
     def _on_ack(self, peer: bytes, ack: m.Ack) -> None:
         if session := self.sessions.get((peer, ack.id)):  # acks may cross `done`
             if frames := session.ack(ack.seq):
-                self.worker.inbox.put(worker.Credit(session.key, frames))
+                self.worker.inbox.put(worker.Credit(session.job, frames))
 
     def _on_status(self, peer: bytes, status: m.StatusRequest) -> None:
         self._send(peer, self._status(status.id))
@@ -159,49 +146,36 @@ class Server:
 
     def _status(self, request: int, state: str | None = None) -> m.Status:
         ready, memory = self.ready, self.worker.memory
-        queued, speaking, parked = self.worker.counts
+        _, speaking, parked = self.worker.counts
         return m.Status(
             id=request,
             state=state or ("draining" if self.drain_deadline_s is not None else self.state),
-            detail=self.detail[:1024],
+            detail=fit(self.detail),
             version=misod.__version__,
             pid=os.getpid(),
             uptime_s=time.monotonic() - self.started_s,
             engine=ready.info.engine if ready else "",
-            model=ready.info.model if ready else self.settings.model,
+            model=fit(ready.info.model if ready else self.settings.model, 256),
             digest=ready.info.digest if ready else "",
             backend=ready.info.backend if ready else "",
             sample_rate=ready.sample_rate if ready else 0,
             load_s=ready.load_s if ready else 0.0,
             keep_alive_s=self.settings.keep_alive_s,
-            queued=queued,
+            queued=sum(not session.admitted for session in self.sessions.values()),
             speaking=speaking,
             parked=parked,
-            max_rows=self.settings.max_rows,
+            max_rows=ready.max_rows if ready else self.settings.max_rows,
             requests=self.requests,
             frames=self.frames,
             active_bytes=memory.active_bytes,
             cache_bytes=memory.cache_bytes,
             peak_bytes=memory.peak_bytes,
             rss_bytes=runtime.resident_bytes(),
-            socket=str(self.paths.socket),
-            log=str(self.paths.log),
+            socket=fit(str(self.paths.socket)),
+            log=fit(str(self.paths.log), 4096),
         )
 
     # ---- from the worker
-
-    def _wake(self) -> None:
-        try:
-            self.wake_in.send(b"\0")
-        except BlockingIOError:  # full: the poll is awake already
-            pass
-
-    def _drain_wakes(self) -> None:
-        try:
-            while self.wake_out.recv(4096):
-                pass
-        except BlockingIOError:
-            pass
 
     def _take_events(self) -> None:
         while self.worker.outbox:
@@ -210,7 +184,7 @@ class Server:
 
     def _on_loading(self, _: worker.Loading) -> None:
         self.state, self.detail = "loading", ""
-        for session in self.sessions.values():
+        for session in list(self.sessions.values()):
             self._send(session.peer, m.Progress(id=session.id, state="loading"))
 
     def _on_ready(self, event: worker.Ready) -> None:
@@ -219,65 +193,53 @@ class Server:
     def _on_unloaded(self, event: worker.Unloaded) -> None:
         self.state, self.detail = ("failed", event.why) if event.why else ("idle", "")
 
+    def _session(self, job: Key) -> Session | None:
+        """None: it was dropped, and the worker did not know yet."""
+        session = self.sessions.get(job[:2])
+        return session if session and session.job == job else None
+
+    def _on_admitted(self, event: worker.Admitted) -> None:
+        if session := self._session(event.key):
+            session.admitted = True
+
     def _on_frame(self, event: worker.Frame) -> None:
-        session = self.sessions.get(event.key)
+        session = self._session(event.key)
         if session is None or session.closing:
             return
-        seq = session.frame_sent(time.monotonic())
+        seq = session.frame_sent(len(event.pcm) // 2, time.monotonic())
         self.frames += 1
         self._send(session.peer, m.Pcm(id=session.id, seq=seq, rate=self.ready.sample_rate, data=event.pcm))
 
     def _on_finished(self, event: worker.Finished) -> None:
-        if session := self.sessions.pop(event.key, None):
-            self._send(session.peer, self._receipt(session, event.job, event.end))
+        if session := self._session(event.key):
+            del self.sessions[session.key]
+            end = "cancelled" if session.closing else event.end  # they may have crossed: what was asked counts
+            self._send(session.peer, receipt(session, event.job, end, self.ready))
 
     def _on_failed(self, event: worker.Failed) -> None:
-        if session := self.sessions.pop(event.key, None):
+        if session := self._session(event.key):
+            del self.sessions[session.key]
             log.warning("request failed: %s", event.code)
-            self._send(session.peer, m.Error(id=session.id, code=event.code, message=event.message[:1024]))
+            self._send(session.peer, error(session.id, event.code, event.message))
 
     def _on_crashed(self, event: worker.Crashed) -> None:
-        for session in self.sessions.values():
-            self._send(session.peer, m.Error(id=session.id, code="engine", message="misod failed and is stopping"))
+        self._fail_all()
         self._exit(errors.SOFTWARE, f"the worker died: {event.message}")
 
-    def _receipt(self, session: Session, job: worker.Job, end: str) -> m.Done:
-        rate, info, samples = self.ready.sample_rate, self.ready.info, job.samples
-        seconds = samples.total / rate
-        first_s = session.first_pcm_s
-        spoken = " ".join(job.row.spoken) if job.row else ""
-        return m.Done(
-            id=session.id,
-            end=end,
-            frames=job.frames,
-            samples=samples.total,
-            seconds=seconds,
-            rate=rate,
-            seed=session.seed,
-            speaker=session.speaker,
-            temperature=job.row.temperature if job.row else None,
-            top_k=job.row.top_k if job.row else None,
-            engine=info.engine,
-            model=info.model,
-            digest=info.digest,
-            ttfa_ms=None if first_s is None else (first_s - session.said_s) * 1000,
-            rtf=job.busy_s / seconds if seconds else None,
-            spoken=spoken.encode()[: m.MAX_SPOKEN_BYTES].decode(errors="ignore"),
-            clipped=samples.clipped,
-            nonfinite=samples.nonfinite,
-        )
-
     def _send(self, peer: bytes, message: m.Message) -> None:
-        """Never blocks. A peer that is gone, or whose pipe is full beyond its window, loses its sessions."""
-        try:
-            self.router.send_multipart([peer, codec.pack(message)], zmq.NOBLOCK)
-        except (zmq.Again, zmq.ZMQError):
-            self._forget(peer)
+        """Never blocks. A peer that is gone, or whose pipe is full beyond its windows, loses its sessions."""
+        if not self.router.send(peer, message):
+            for key in [key for key in self.sessions if key[0] == peer]:
+                self._forget(key)
 
-    def _forget(self, peer: bytes) -> None:
-        for key in [key for key in self.sessions if key[0] == peer]:
-            del self.sessions[key]
-            self.worker.inbox.put(worker.Cancel(key, "cancelled"))
+    def _forget(self, key: tuple[bytes, int | None]) -> None:
+        if session := self.sessions.pop(key, None):
+            self.worker.inbox.put(worker.Cancel(session.job, "cancelled"))
+
+    def _drop(self, session: Session, code: str, message: str) -> None:
+        """The request ends here, and is told why."""
+        self._forget(session.key)
+        self._send(session.peer, error(session.id, code, message))
 
     # ---- time
 
@@ -289,28 +251,22 @@ class Server:
             deadlines.append(now_s + WATCH_S)
         if self.drain_deadline_s is not None:
             deadlines.append(min(self.drain_deadline_s, now_s + WATCH_S))
-        return max(0, round((min(deadlines) - now_s) * 1000)) if deadlines else None
+        return max(0, math.ceil((min(deadlines) - now_s) * 1000)) if deadlines else None
 
     def _watch(self) -> None:
         now_s = time.monotonic()
         for session in list(self.sessions.values()):
             if session.is_slow(now_s):
-                self._evict(session)
+                self._drop(session, "slow", f"no speech was taken for {SLOW_S:g} s, so it was stopped")
             elif session.wants_probe(now_s):
                 session.probed_s = now_s
-                self._send(session.peer, m.Progress(id=session.id, state="parked"))
+                waits_for = "loading" if self.state == "loading" else "queued"
+                self._send(session.peer, m.Progress(id=session.id, state="parked" if session.admitted else waits_for))
         self._watch_worker(now_s)
         if self.drain_deadline_s is not None and not self.sessions:
             self._exit(errors.OK, "drained")
         elif self.drain_deadline_s is not None and now_s >= self.drain_deadline_s:
-            self._cut_off()
-
-    def _evict(self, session: Session) -> None:
-        del self.sessions[session.key]
-        self.worker.inbox.put(worker.Cancel(session.key, "cancelled"))
-        self._send(
-            session.peer, m.Error(id=session.id, code="slow", message="no speech was taken for 10 s, so it was stopped")
-        )
+            self._cut_off(now_s)
 
     def _watch_worker(self, now_s: float) -> None:
         """Python cannot interrupt Metal: a step that hangs, or memory that grows without end, ends the process."""
@@ -318,44 +274,55 @@ class Server:
         if began_s is not None and now_s - began_s > self.settings.step_timeout_s:
             faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
             self._die(f"a step took over {self.settings.step_timeout_s:g} s")
-        if self.sessions and runtime.resident_bytes() > self.memory_ceiling_bytes:
+        if not self.sessions or now_s < self.memory_due_s:
+            return
+        self.memory_due_s = now_s + WATCH_S
+        if runtime.resident_bytes() > self.memory_ceiling_bytes:
             self._die(f"resident memory passed {self.memory_ceiling_bytes / 1e9:.1f} GB")
 
     def _begin_drain(self) -> None:
         """Finish what speaks, start nothing new."""
-        if self.drain_deadline_s is None:
-            log.info("draining %d sessions", len(self.sessions))
-            self.drain_deadline_s = time.monotonic() + self.settings.drain_s
-
-    def _cut_off(self) -> None:
-        """The drain's time is over: every client still gets its `done`."""
-        for session in self.sessions.values():
-            if not session.closing:
-                session.closing = True
-                self.worker.inbox.put(worker.Cancel(session.key, "drained"))
-        self.drain_deadline_s = time.monotonic() + self.settings.step_timeout_s
-
-    def _on_signal(self, number: int, _frame) -> None:
         if self.drain_deadline_s is not None:
-            os._exit(errors.OK)  # the second one: now
-        self._begin_drain()
+            return
+        log.info("draining %d sessions", len(self.sessions))
+        self.drain_deadline_s = time.monotonic() + self.settings.drain_s
+        for session in list(self.sessions.values()):
+            if not session.admitted:
+                self._drop(session, "draining", "misod is shutting down")
+
+    def _cut_off(self, now_s: float) -> None:
+        """The drain's time is over: every client still gets its `done`."""
+        if self.cut_off:
+            self._die("rows did not leave after the drain")
+        self.cut_off = True
+        for session in self.sessions.values():
+            self.worker.inbox.put(worker.Cancel(session.job, "drained"))
+        self.drain_deadline_s = now_s + self.settings.step_timeout_s
+
+    def _on_signal(self, _number: int, _frame) -> None:
+        """It may have interrupted anything: the loop does the rest. The second one: now."""
+        if self.signalled or self.drain_deadline_s is not None:
+            os._exit(errors.OK)
+        self.signalled = True
 
     def _exit(self, code: int, why: str) -> None:
+        """The first reason counts."""
+        if self.exit_code is not None:
+            return
         log.log(logging.ERROR if code else logging.INFO, "stopping: %s", why)
         self.exit_code = code
 
+    def _fail_all(self) -> None:
+        for session in list(self.sessions.values()):
+            self._drop(session, "engine", "misod failed and is stopping")
+
     def _die(self, why: str) -> None:
+        """Without the worker, which may never come back."""
         log.error("stopping now: %s", why)
+        self._fail_all()
+        self.router.close()
         logging.shutdown()
         os._exit(errors.SOFTWARE)
-
-    def _close(self) -> None:
-        """Give what was sent a moment to leave: LINGER 0 would drop a last `done`."""
-        self.worker.inbox.put(worker.Stop())
-        self.router.unbind(f"ipc://{self.paths.socket}")
-        self.router.close(linger=500)
-        self.context.term()
-        self.worker.join(timeout=5)
 
 
 HANDLERS = {
@@ -371,6 +338,7 @@ EVENTS = {
     worker.Loading: Server._on_loading,
     worker.Ready: Server._on_ready,
     worker.Unloaded: Server._on_unloaded,
+    worker.Admitted: Server._on_admitted,
     worker.Frame: Server._on_frame,
     worker.Finished: Server._on_finished,
     worker.Failed: Server._on_failed,

@@ -1,12 +1,13 @@
 """One request as the I/O thread sees it: what was sent, what was acknowledged, how long to wait."""
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, field
 
 from protocol.errors import ProtocolError
 from protocol.messages import WINDOW_FRAMES
 
 SLOW_S = 10.0  # a client that takes nothing for this long is evicted
-PROBE_S = 1.0  # a parked client is sent a word this often: a dead one shows itself by the send that fails
+PROBE_S = 1.0  # a client that waits is sent a word this often: a dead one shows itself by the send that fails
 
 
 @dataclass
@@ -18,21 +19,38 @@ class Session:
     seed: int
     speaker: int
     said_s: float
+    serial: int = field(default_factory=itertools.count().__next__)
+    admitted: bool = False  # it has a row
     sent: int = 0  # frames
+    sent_samples: int = 0
     acked: int = 0
     first_pcm_s: float | None = None
     waiting_since_s: float | None = None  # set while the whole window is out
-    probed_s: float = 0.0
+    probed_s: float = field(init=False)
     closing: bool = False  # cancelled: nothing but `done` goes out
+
+    def __post_init__(self) -> None:
+        self.probed_s = self.said_s
 
     @property
     def key(self) -> tuple[bytes, int]:
         return self.peer, self.id
 
-    def frame_sent(self, now_s: float) -> int:
+    @property
+    def job(self) -> tuple[bytes, int, int]:
+        """What the worker calls it: a client may use its id again before the worker's last word came."""
+        return self.peer, self.id, self.serial
+
+    @property
+    def waits(self) -> bool:
+        """For a row, or for its client's acks: nothing would show that the client is gone."""
+        return not self.closing and (not self.admitted or self.waiting_since_s is not None)
+
+    def frame_sent(self, samples: int, now_s: float) -> int:
         """Counts one frame; returns its seq."""
         seq = self.sent
         self.sent += 1
+        self.sent_samples += samples
         if self.first_pcm_s is None:
             self.first_pcm_s = now_s
         if self.sent - self.acked >= WINDOW_FRAMES:
@@ -51,12 +69,13 @@ class Session:
 
     def next_deadline_s(self) -> float | None:
         """When to look at this session again, if nothing is heard from it."""
-        if self.waiting_since_s is None:
+        if not self.waits:
             return None
-        return min(self.waiting_since_s + SLOW_S, self.probed_s + PROBE_S)
+        probe_s = self.probed_s + PROBE_S
+        return probe_s if self.waiting_since_s is None else min(self.waiting_since_s + SLOW_S, probe_s)
 
     def is_slow(self, now_s: float) -> bool:
         return self.waiting_since_s is not None and now_s >= self.waiting_since_s + SLOW_S
 
     def wants_probe(self, now_s: float) -> bool:
-        return self.waiting_since_s is not None and now_s >= self.probed_s + PROBE_S
+        return self.waits and now_s >= self.probed_s + PROBE_S

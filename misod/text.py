@@ -1,6 +1,7 @@
 """Text to pieces a model can say: split into sentences, write numbers out, cut to length.
 
-Pieces come lazily: the first is ready before the rest of a long text has been looked at.
+Pieces come lazily: the first is ready before the rest of a long text has been looked at. And no step takes
+long whatever the text is: a step of the engine waits for it, and one of over 10 s ends the daemon.
 """
 
 import re
@@ -12,16 +13,35 @@ import kitten_text_processing
 
 from protocol.messages import speakable
 
-# A full stop after these does not end a sentence.
-_ABBREVIATIONS = """
-    Mr Mrs Ms Dr Prof St Jr Sr vs etc approx No Fig Inc Ltd Co Gen Col Lt Sgt Rev Hon e.g i.e a.m p.m
-""".split()
-_END = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)|[。！？]|\n\s*\n")
-_BEFORE_STOP = re.compile(rf"(?:\b(?:{'|'.join(map(re.escape, _ABBREVIATIONS))})|\b[A-Za-z])$", re.IGNORECASE)
+# A full stop after these does not end a sentence; after the second kind it does where a capital follows; after
+# the third it does unless a number follows.
+_TITLES = set("Mr Mrs Ms Dr Prof St Gen Col Lt Sgt Rev Hon vs approx e.g i.e".split())
+_AT_THE_END_TOO = set("Jr Sr Inc Ltd Co etc a.m p.m".split())
+_BEFORE_NUMBERS = set("No no Fig fig Vol vol pp".split())
+# Only a whole run of marks is tried, and never given back in parts: 60,000 full stops take no time.
+_END = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’)\]]*+(?=\s)|[。！？]|\n\s*\n")
+_WORD = re.compile(r"[^\s\"'“”‘’(\[\-]*$")
 # Letters and plain marks with no stop inside: the grammars would change nothing, and cost 30 ms.
-_PLAIN = re.compile(r"[A-Za-z' ,;:\-]*[A-Za-z][.!?]?")
+_PLAIN = re.compile(r"[A-Za-z' ,;:\-]*[A-Za-z][,;:.!?]?")
 _CAPITALS = re.compile(r"\b[A-Z]{2,}\b")
 _CLAUSE = re.compile(r"(?<=[,;:.!?—])\s+")
+_LONGEST_WORD = 40
+
+# Marks that the grammars would read aloud ("asterisk", "colon slash slash").
+_RANGE = re.compile(r"(?<=\d)\s?–\s?(?=\d)")
+_TIMES = re.compile(r"(?<=\d)\s?\*\s?(?=\d)")
+_NUMBER_SIGN = re.compile(r"#(?=\d)")
+_SCHEME = re.compile(r"\b[A-Za-z]{2,10}://")
+_MARKUP = re.compile(r"[*#_`~|<>\\^{}\[\]\x00-\x1f\x7f]+|//+")
+
+# What NFKD leaves, of letters and marks that have a likeness.
+_LIKENESS = str.maketrans(
+    {"’": "'", "‘": "'", "ʼ": "'", "′": "'", "—": ", ", "–": ", ", ";": ",", "…": ".", "ß": "ss", "ẞ": "SS"}
+    | {"æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L", "đ": "d", "Đ": "D"}
+    | {"ð": "d", "Ð": "D", "þ": "th", "Þ": "Th", "ı": "i", "&": " and ", "%": " percent", "@": " at "}
+    | {"。": ".", "！": "!", "？": "?", "，": ",", "、": ","}
+)
+_DIGITS = dict(zip("0123456789", "zero one two three four five six seven eight nine".split(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -36,36 +56,76 @@ class Limits:
     letters: bool = False
 
 
+# The grammars take about 5 ms a character where numbers are dense: a clause at a time.
+_NORMALISED = Limits(max_words=30, max_characters=120)
+
+
 def pieces(text: str, limits: Limits) -> Iterator[str]:
     """The text as a model is to read it, in order, every piece speakable and within `limits`."""
-    for sentence in sentences(text):
-        if not speakable(sentence):
-            continue
-        spoken = normalise(sentence)
-        if limits.letters:
-            spoken = fold_to_letters(spoken)
-        for piece in _cut(spoken, limits):
-            if speakable(piece):
-                yield _ended(piece)
+    for sentence in map(_calm, sentences(text)):
+        for clause in [sentence] if _is_plain(sentence) else _cut(sentence, _NORMALISED):
+            # before the grammars, which would take minutes over 60,000 marks or letters that the model has not
+            if not speakable(fold_to_letters(clause) if limits.letters else clause):
+                continue
+            spoken = normalise(clause)
+            if limits.letters:
+                spoken = fold_to_letters(spoken)
+            for piece in _cut(spoken, limits):
+                if speakable(piece):
+                    yield _ended(piece)
 
 
-def sentences(text: str) -> list[str]:
+def sentences(text: str) -> Iterator[str]:
     """Split after . ! ? … and at blank lines, but not after an abbreviation or an initial."""
-    found, start = [], 0
+    start = 0
     for match in _END.finditer(text):
-        if match.group().startswith(".") and _BEFORE_STOP.search(text, start, match.start()):
+        if _goes_on(text, match):
             continue
-        found.append(text[start : match.end()])
+        if clean := " ".join(text[start : match.end()].split()):
+            yield clean
         start = match.end()
-    found.append(text[start:])
-    return [clean for sentence in found if (clean := " ".join(sentence.split()))]
+    if clean := " ".join(text[start:].split()):
+        yield clean
+
+
+def _goes_on(text: str, mark: re.Match) -> bool:
+    """Whether the sentence goes on after this mark."""
+    after = text[mark.end() : mark.end() + 8].lstrip()[:1]
+    if mark.group() != ".":  # "Stop!" he said.
+        return mark.group()[-1:] in "\"'”’)]" and after.islower()
+    word = _WORD.search(text[max(0, mark.start() - 12) : mark.start()]).group()
+    if word in _AT_THE_END_TOO:
+        return not after.isupper()
+    if word in _BEFORE_NUMBERS:
+        return after.isdigit()
+    return word in _TITLES or (len(word) == 1 and word.isalpha())
+
+
+def _calm(sentence: str) -> str:
+    """A sentence in capitals is words, not initials: STOP THE CAR."""
+    shouted = sentence.isupper() and any(len(word) > 3 for word in re.findall(r"[A-Z]+", sentence))
+    return sentence.capitalize() if shouted else sentence
 
 
 def normalise(sentence: str) -> str:
     """Numbers, money, dates, times and units written out as they are spoken (NeMo's grammars)."""
-    if _PLAIN.fullmatch(sentence) and not _CAPITALS.search(sentence):
+    if _is_plain(sentence):
         return sentence
-    return " ".join(kitten_text_processing.normalize_text(sentence).split())
+    return " ".join(kitten_text_processing.normalize_text(_without_markup(sentence)).split())
+
+
+def _is_plain(sentence: str) -> bool:
+    return bool(_PLAIN.fullmatch(sentence)) and not _CAPITALS.search(sentence)
+
+
+def _without_markup(text: str) -> str:
+    """Digits of any script as 0-9; no mark that is written but not said."""
+    if not text.isascii():
+        text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
+    text = _RANGE.sub(" to ", text)
+    text = _TIMES.sub(" times ", text)
+    text = _NUMBER_SIGN.sub("number ", text)
+    return _MARKUP.sub(" ", _SCHEME.sub(" ", text))
 
 
 def warm() -> None:
@@ -75,12 +135,13 @@ def warm() -> None:
 
 def fold_to_letters(text: str) -> str:
     """For a model that knows A-Z and , . ? ! ' - : only: fold what has a likeness, drop the rest."""
-    text = text.translate(str.maketrans({"’": "'", "‘": "'", "—": ",", "–": ",", ";": ",", "…": ".", "ß": "ss"}))
-    text = unicodedata.normalize("NFKD", text)
+    text = unicodedata.normalize("NFKD", text.translate(_LIKENESS))
+    text = re.sub(r"[0-9]", lambda m: f" {_DIGITS[m.group()]} ", text)  # the grammars leave few
     text = re.sub(r"[^A-Za-z,.?!'\-: ]", lambda m: "" if unicodedata.combining(m.group()) else " ", text)
     text = _CAPITALS.sub(lambda m: _read_capitals(m.group()), text)
-    text = re.sub(r"\s+([,.?!:])", r"\1", text)
-    return " ".join(re.sub(r"([,.?!:])(?=[,.?!:])", "", text).split())
+    text = re.sub(r"--+|(?<!\S)-+(?!\S)", ", ", text)
+    text = re.sub(r" ([,.?!:])", r"\1", " ".join(text.split()))
+    return re.sub(r"([,.?!:])(?=[,.?!:])", "", text)
 
 
 def _read_capitals(word: str) -> str:
@@ -104,17 +165,23 @@ def _cut(sentence: str, limits: Limits) -> list[str]:
 
 
 def _split_evenly(clause: str, limits: Limits) -> list[str]:
-    words = [w[i : i + 40] for w in clause.split() for i in range(0, len(w), 40)]  # no word is longer than 40
-    pieces_needed = max(-(-len(words) // limits.max_words), -(-len(clause) // (limits.max_characters - 40)))
-    size = -(-len(words) // max(1, pieces_needed))
-    return [" ".join(words[i : i + size]) for i in range(0, len(words), size)]
+    longest = min(_LONGEST_WORD, limits.max_characters - 1)
+    words = [w[i : i + longest] for w in clause.split() for i in range(0, len(w), longest)]
+    parts_needed = max(1, -(-len(words) // limits.max_words), -(-len(clause) // limits.max_characters))
+    size = -(-len(words) // parts_needed)
+    parts: list[list[str]] = []
+    for word in words:
+        if not parts or len(parts[-1]) >= size or _too_long(" ".join([*parts[-1], word]), limits):
+            parts.append([])
+        parts[-1].append(word)
+    return [" ".join(part) for part in parts]
 
 
 def _too_long(text: str, limits: Limits) -> bool:
-    return len(text.split()) > limits.max_words or len(text) > limits.max_characters
+    return len(text.split()) > limits.max_words or len(text) >= limits.max_characters  # room for a final mark
 
 
 def _ended(piece: str) -> str:
     """A model cuts its last word where no mark tells it that the sentence ends."""
-    piece = piece.strip(" ,;:-—")
-    return piece if piece.endswith((".", "!", "?", "…", "。", "！", "？")) else piece + "."
+    piece = piece.lstrip(" ,;:.!?…-—–").rstrip(" ,;:-—–")
+    return piece if piece.rstrip("\"'”’)]").endswith((".", "!", "?", "…", "。", "！", "？")) else piece + "."

@@ -39,11 +39,6 @@ class Cancel:
     end: str  # cancelled, or drained
 
 
-@dataclass(frozen=True)
-class Stop:
-    pass
-
-
 # ---- events, to the I/O thread
 
 
@@ -65,6 +60,13 @@ class Unloaded:
     """`why` is empty where keep_alive ran out, else what kept the model from loading."""
 
     why: str = ""
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """It has a row: its prompt is read next."""
+
+    key: Key
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,10 @@ class Crashed:
 
 
 class Worker(threading.Thread):
-    """`open_engine` is called on this thread; `wake` after events were put into `outbox`."""
+    """`open_engine` is called on this thread; `wake` after events were put into `outbox`.
+
+    Nothing stops it: the process ends around it, for what it holds is not worth saving and a load takes long.
+    """
 
     def __init__(self, open_engine: Callable[[], Engine], max_rows: int, keep_alive_s: float, wake: Callable[[], None]):
         super().__init__(name="mlx", daemon=True)
@@ -106,15 +111,13 @@ class Worker(threading.Thread):
         self._scheduler = Scheduler(max_rows)
         self._engine: Engine | None = None
         self._load_error = ""
-        self._stopping = False
 
     def run(self) -> None:
         try:
             self._load()
-            while not self._stopping:
+            while True:
                 self._take_orders()
                 self._work()
-            self._unload()
         except BaseException as error:  # an MLX error outside one row: the process cannot be trusted with the next
             log.exception("the worker died")
             self._post(Crashed(f"{type(error).__name__}: {error}"))
@@ -150,14 +153,13 @@ class Worker(threading.Thread):
             case Cancel(key, end):
                 if job := self._leave(key):
                     self._post(Finished(key, job, end))
-            case Stop():
-                self._stopping = True
 
     def _work(self) -> None:
         """At most one prefill, then one frame of every row that has credit."""
         if self._engine is None:
             return
         if job := self._scheduler.admit():
+            self._post(Admitted(job.key))
             self._prefill(job)
         if jobs := self._scheduler.ready():
             self._step(jobs)
@@ -169,7 +171,7 @@ class Worker(threading.Thread):
         try:
             job.row = self._engine.prefill(job.say)
         except RowFault as fault:
-            self._fail(job, "unspeakable", str(fault))
+            self._fail(job, fault.code, str(fault))
         except Exception as error:  # the one broad except: around one row
             log.exception("prefill failed")
             self._fail(job, "engine", f"{type(error).__name__}: {error}")
@@ -216,12 +218,20 @@ class Worker(threading.Thread):
             self._load_error = str(error)
             log.error("cannot open the model: %s", error)
             self._post(Unloaded(self._load_error))
+            self._fail_waiting()
             return False
+        self._scheduler.max_rows = self._engine.max_rows
         self.memory = self._engine.memory()
         took_s = time.monotonic() - began_s
         log.info("%s ready in %.2f s on %s", self._engine.info.model, took_s, self._engine.info.backend)
         self._post(Ready(self._engine.info, self._engine.sample_rate, self._engine.max_rows, took_s))
         return True
+
+    def _fail_waiting(self) -> None:
+        """Whoever waited for this load hears of its failure; the next request tries again."""
+        while not self.inbox.empty():
+            if isinstance(order := self.inbox.get_nowait(), Submit):
+                self._post(Failed(order.key, "model", self._load_error))
 
     def _unload(self) -> None:
         if self._engine is None:

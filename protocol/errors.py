@@ -17,8 +17,11 @@ TRY_AGAIN = 75
 VERSION_SKEW = 76
 NO_PERMISSION = 77
 BAD_CONFIG = 78
+SIGNALLED = 128  # and the signal's number, as a shell counts
+HUNG_UP = 129
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+TERMINATED = 143
 
 EXIT_CODES = {
     OK: "spoken to the end, or done as asked",
@@ -36,8 +39,10 @@ EXIT_CODES = {
     VERSION_SKEW: "misoctl and misod speak different protocol versions",
     NO_PERMISSION: "a directory or socket is not safely ours",
     BAD_CONFIG: "a setting is wrong",
+    HUNG_UP: "stopped because its terminal went away",
     INTERRUPTED: "stopped by Ctrl-C",
     BROKEN_PIPE: "the reader of our standard output went away",
+    TERMINATED: "stopped by SIGTERM",
 }
 
 

@@ -42,9 +42,9 @@ class Paths:
 
 
 def find_paths(environ=os.environ) -> Paths:
-    """MISO_HOME overrides everything; else the platform's own places for data and logs."""
+    """MISO_HOME overrides everything; else the platform's own places for data and logs. Raises UnsafePath."""
     if environ.get("MISO_HOME"):
-        home = Path(environ["MISO_HOME"]).expanduser().absolute()
+        home = _named_home(environ["MISO_HOME"])
         logs = home / "logs"
     else:
         import platformdirs  # 4 ms, not needed where MISO_HOME is set
@@ -52,6 +52,14 @@ def find_paths(environ=os.environ) -> Paths:
         home = platformdirs.user_data_path("miso")
         logs = platformdirs.user_log_path("miso")
     return Paths(home=home, run=_run_dir(home), logs=logs)
+
+
+def _named_home(name: str) -> Path:
+    try:
+        name.encode()  # an ipc:// address and `status` are UTF-8
+        return Path(name).expanduser().absolute()
+    except (UnicodeEncodeError, RuntimeError):  # ~nobody-of-that-name
+        raise UnsafePath(f"MISO_HOME={name!r} names no directory: set it to a directory you own") from None
 
 
 def _run_dir(home: Path) -> Path:
@@ -64,11 +72,12 @@ def _run_dir(home: Path) -> Path:
 
 
 def make_private(directory: Path) -> None:
-    """Make `directory` with mode 0700 if it is missing, then check_private."""
+    """Make `directory`, and what is missing above it, with mode 0700 under any umask; then check_private."""
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        directory.mkdir(mode=0o700)
-    except FileExistsError:
+        for each in (*reversed(directory.parents), directory):  # mkdir(parents=True) would leave parents at 0777
+            if not each.exists():
+                each.mkdir(mode=0o700, exist_ok=True)
+    except FileExistsError:  # a dangling link, or a file
         pass
     except OSError as error:
         raise UnsafePath(f"cannot make {directory}: {error.strerror}; set MISO_HOME to a directory you own") from None

@@ -96,7 +96,7 @@ class MisoEngine:
 
     def prefill(self, say: Say) -> MisoRow:
         if say.speaker >= self.speech.speakers:
-            raise RowFault(f"{self.info.model} has speakers 0 to {self.speech.speakers - 1}, not {say.speaker}")
+            raise RowFault(f"{self.info.model} has speakers 0 to {self.speech.speakers - 1}, not {say.speaker}", "bad_value")
         row = MisoRow(
             say=say,
             temperature=self.speech.temperature if say.temperature is None else say.temperature,
@@ -120,7 +120,7 @@ class MisoEngine:
         ]
 
     def release(self, row: MisoRow) -> None:
-        row.cache = row.last_h = row.codec = None
+        row.cache = row.last_h = row.codec = row.key = None
 
     def memory(self) -> Memory:
         return Memory(mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory())

@@ -1,0 +1,43 @@
+"""What a client is told when its request ends: `done`, the receipt, or `error`. Both always fit the wire."""
+
+from misod.scheduler import Job
+from misod.session import Session
+from misod.worker import Ready
+from protocol import messages as m
+
+MAX_LINE_BYTES = 1024
+
+
+def fit(text: str, max_bytes: int = MAX_LINE_BYTES) -> str:
+    """`text` as valid UTF-8 of at most `max_bytes`: a path may hold bytes that are none, a reason may be long."""
+    return text.encode(errors="replace")[:max_bytes].decode(errors="ignore")
+
+
+def error(request: int | None, code: str, message: str) -> m.Error:
+    return m.Error(id=request, code=code, message=fit(message) or "no reason was given")
+
+
+def receipt(session: Session, job: Job, end: str, ready: Ready) -> m.Done:
+    """Frames and samples are those sent: after a cancel the last ones made stay here."""
+    seconds, first_s = session.sent_samples / ready.sample_rate, session.first_pcm_s
+    made_s = job.samples.total / ready.sample_rate
+    return m.Done(
+        id=session.id,
+        end=end,
+        frames=session.sent,
+        samples=session.sent_samples,
+        seconds=seconds,
+        rate=ready.sample_rate,
+        seed=session.seed,
+        speaker=session.speaker,
+        temperature=job.row.temperature if job.row else None,
+        top_k=job.row.top_k if job.row else None,
+        engine=ready.info.engine,
+        model=ready.info.model,
+        digest=ready.info.digest,
+        ttfa_ms=None if first_s is None else (first_s - session.said_s) * 1000,
+        rtf=job.busy_s / made_s if made_s else None,
+        spoken=fit(" ".join(job.row.spoken) if job.row else "", m.MAX_SPOKEN_BYTES),
+        clipped=job.samples.clipped,
+        nonfinite=job.samples.nonfinite,
+    )

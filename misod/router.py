@@ -1,0 +1,69 @@
+"""The daemon's socket: its options, one message in, one message out. Knows no session and no model.
+
+Each option is tied to a measurement; see protocol/README.md.
+"""
+
+import logging
+import os
+from pathlib import Path
+
+import zmq
+
+from protocol import codec
+from protocol import messages as m
+
+log = logging.getLogger(__name__)
+
+SPARE_MESSAGES = 64  # above the windows: receipts, progress, answers to `status`
+
+
+class Router:
+    def __init__(self, path: Path, max_rows: int):
+        """Binds at once. One client may speak with every row: its pipe holds as many windows."""
+        self._path = path
+        self._context = zmq.Context()
+        self.socket = self._context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self.socket.setsockopt(zmq.ROUTER_HANDOVER, 0)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, m.MAX_MESSAGE_BYTES)
+        self.socket.setsockopt(zmq.SNDHWM, max_rows * m.WINDOW_FRAMES + SPARE_MESSAGES)
+        self.socket.setsockopt(zmq.RCVHWM, 16)
+        self.socket.setsockopt(zmq.BACKLOG, 1024)  # a connect over ipc that finds it full fails, and is not tried again
+        self.socket.setsockopt(zmq.HANDSHAKE_IVL, 1000)
+        self.socket.setsockopt(zmq.HEARTBEAT_IVL, 1000)
+        self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3000)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self._admit_only_us()
+        self.socket.bind(f"ipc://{path}")
+
+    def _admit_only_us(self) -> None:
+        """Defence in depth: the 0700 directory is what keeps others out."""
+        try:
+            self.socket.setsockopt(zmq.IPC_FILTER_UID, os.getuid())
+        except zmq.ZMQError:  # EINVAL in the macOS wheel
+            log.info("this libzmq cannot ask who connects; the private directory alone keeps others out")
+
+    def receive(self) -> tuple[bytes, list[bytes]] | None:
+        """The next message's sender and frames; None if none is there."""
+        try:
+            peer, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        return peer, frames
+
+    def send(self, peer: bytes, message: m.Message) -> bool:
+        """Never blocks. False: the peer is gone, or takes nothing and its pipe is full."""
+        try:
+            self.socket.send_multipart([peer, codec.pack(message)], zmq.NOBLOCK)
+        except zmq.ZMQError:  # EHOSTUNREACH, EAGAIN
+            return False
+        return True
+
+    def close(self) -> None:
+        """Give what was sent a moment to leave: LINGER 0 would drop a last `done`.
+
+        No unbind: it ends the connections it accepted, with the LINGER of that moment.
+        """
+        self._path.unlink(missing_ok=True)  # libzmq leaves it; we still hold the lock
+        self.socket.close(linger=500)
+        self._context.term()

@@ -1,0 +1,1 @@
+from harness import fake, home, nano  # noqa: F401

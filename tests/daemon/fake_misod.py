@@ -1,0 +1,120 @@
+"""The real daemon around a fake engine: `python fake_misod.py '{"max_rows": "2"}'`. Settings of its own by FAKE_*:
+
+FAKE_TRACE       a file: one line for each open, prefill, frame, release, close
+FAKE_STEP_MS     how long a step takes (default 2)
+FAKE_LOAD_GATE   a fifo: each load waits until somebody opened and closed it for writing
+FAKE_LOAD_ERROR  a file: while it exists a load fails with what it says
+FAKE_SLOW_S      in place of session.SLOW_S
+FAKE_VERSION     in place of the protocol's version: "2.0"
+
+A text makes two frames a word, or N where it says `last N`; other words that it obeys are in FakeEngine.
+"""
+
+import json
+import os
+import re
+import sys
+import threading
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from misod import __main__ as entry
+from misod import session
+from misod.engine import Chunk, Fault, Info, Memory, ModelError, Row, RowFault, Say
+from protocol import messages
+
+FRAME_SAMPLES = 1920
+
+
+@dataclass
+class FakeRow(Row):
+    length: int = 0  # frames
+    made: int = 0
+
+
+class FakeEngine:
+    sample_rate = 24000
+
+    def __init__(self, max_rows: int):
+        self.max_rows = max_rows
+        self.info = Info(engine="fake", model="fake", digest="0" * 64, backend="none")
+        self.step_s = float(os.environ.get("FAKE_STEP_MS", "2")) / 1000
+        self.rows = 0
+        trace("open")
+
+    def prefill(self, say: Say) -> FakeRow:
+        trace(f"prefill {say.text}")
+        if "raise in prefill" in say.text:
+            raise ValueError("asked to raise in prefill")
+        if "refuse" in say.text:
+            raise RowFault("asked to refuse")
+        if "speaker" in say.text:
+            raise RowFault(f"no speaker {say.speaker}", "bad_value")
+        if "surrogate" in say.text:
+            raise ValueError("\udcff" * 3000)
+        asked = re.search(r"last (\d+)", say.text)
+        length = int(asked[1]) if asked else 2 * len(say.text.split())
+        if say.max_seconds:
+            length = min(length, int(say.max_seconds * 12.5))
+        self.rows += 1
+        return FakeRow(say=say, temperature=0.5, top_k=7, spoken=[say.text], length=length)
+
+    def step(self, rows: list[FakeRow]) -> list[Chunk | Fault]:
+        time.sleep(self.step_s)  # the work of a step
+        return [self._frame(row) for row in rows]
+
+    def _frame(self, row: FakeRow) -> Chunk | Fault:
+        text = row.say.text
+        if "hang" in text and row.made == 2:
+            threading.Event().wait()
+        if "crash" in text and row.made == 2:
+            raise RuntimeError("asked to crash")
+        fault = re.search(r"fault at frame (\d+)", text)
+        if fault and row.made == int(fault[1]):
+            return Fault("" if "silent" in text else f"asked to fail at frame {row.made}")
+        trace(f"frame {text}")
+        pcm = pcm_of(text, row.say.seed, row.made)
+        row.made += 1
+        return Chunk(pcm, "eos" if row.made >= row.length else None)
+
+    def release(self, row: FakeRow) -> None:
+        self.rows -= 1
+        trace(f"release {row.say.text}")
+
+    def memory(self) -> Memory:
+        return Memory(active_bytes=1000 * (1 + self.rows))
+
+    def close(self) -> None:
+        trace("close")
+
+
+def pcm_of(text: str, seed: int, frame: int) -> np.ndarray:
+    """(1920,) float32, the same for the same three."""
+    rng = np.random.default_rng([seed, zlib.crc32(text.encode()), frame])
+    return rng.uniform(-0.5, 0.5, FRAME_SAMPLES).astype(np.float32)
+
+
+def trace(line: str) -> None:
+    if path := os.environ.get("FAKE_TRACE"):
+        with open(path, "a") as file:
+            file.write(line + "\n")
+
+
+def open_fake(_model: str, _models_dir: Path, max_rows: int) -> FakeEngine:
+    if gate := os.environ.get("FAKE_LOAD_GATE"):
+        Path(gate).read_bytes()
+    error = Path(os.environ.get("FAKE_LOAD_ERROR", "/nonexistent"))
+    if error.exists():
+        raise ModelError(error.read_text())
+    return FakeEngine(max_rows)
+
+
+if __name__ == "__main__":
+    session.SLOW_S = float(os.environ.get("FAKE_SLOW_S") or session.SLOW_S)
+    if version := os.environ.get("FAKE_VERSION"):
+        messages.VERSION = tuple(int(part) for part in version.split("."))
+    entry.leave(entry.run(json.loads(sys.argv[1]), open_fake))

@@ -1,0 +1,400 @@
+"""How the daemon starts, stops, loads, frees and refuses."""
+
+import json
+import os
+import signal
+import stat
+import sys
+import threading
+import time
+
+import pytest
+from harness import Raw, frames_of, listens, lives, until
+
+import misod
+from protocol import errors
+from protocol import messages as m
+
+FOREVER = "last 100000"
+
+
+def ended(process, hang_s: float = 15) -> int:
+    return process.wait(hang_s)
+
+
+def open_gate(path) -> None:
+    """Let one load that waits at the fifo go on; blocks until one is there."""
+    path.write_bytes(b"")
+
+
+@pytest.fixture
+def gate(home):
+    path = home.path / "gate"
+    os.mkfifo(path)
+    home.env["FAKE_LOAD_GATE"] = str(path)
+    return path
+
+
+# ---- start
+
+
+def test_say_starts_the_daemon_and_the_next_finds_it_warm(home):
+    first = home.misoctl("say", "--raw", "--seed", "3", "Hello there.", text=False)
+    assert first.returncode == errors.OK and len(first.stdout) % 3840 == 0
+    assert b"starting misod" in first.stderr
+    second = home.misoctl("say", "--raw", "--seed", "3", "Hello there.", text=False)
+    assert (second.stdout, second.stderr) == (first.stdout, b"")
+    assert home.misoctl("stop").returncode == errors.OK
+    assert not listens(home.socket)
+
+
+def test_start_stop_and_no_daemon(home):
+    assert home.misoctl("start").returncode == errors.OK
+    status = json.loads(home.misoctl("status", "--json").stdout)
+    assert (status["state"], status["model"], status["requests"]) == ("ready", "nano", 0)
+    assert status["pid"] == home.lock_pid()
+    stopped = home.misoctl("stop")
+    assert stopped.returncode == errors.OK and "misod stopped" in stopped.stderr
+    assert not lives(status["pid"])
+    assert home.misoctl("stop").returncode == errors.OK
+    assert home.misoctl("status").returncode == errors.UNAVAILABLE
+    refused = home.misoctl("say", "--no-start", "--raw", "Hello")
+    assert refused.returncode == errors.UNAVAILABLE and "misoctl start" in refused.stderr
+
+
+def test_version_names_both_sides(fake):
+    lines = fake.misoctl("--version").stdout.splitlines()
+    assert lines[0] == f"misoctl {misod.__version__} (protocol 1.0)"
+    assert lines[1] == f"misod   {misod.__version__} (protocol 1.0, pid {fake.daemon.pid})"
+
+
+def test_a_second_daemon_names_the_first(fake):
+    second = fake.fake(ready=False)
+    assert ended(second) == errors.TRY_AGAIN
+    assert f"already running, pid {fake.daemon.pid}" in fake.stderr.read_text()
+    with Raw(fake) as raw:
+        assert raw.ping().pid == fake.daemon.pid
+
+
+def test_the_pid_named_is_not_that_of_one_that_was_killed(home):
+    home.run.mkdir(mode=0o700)
+    (home.run / "misod.lock").write_text("4194000\n")  # above pid_max here: nobody's
+    first = home.fake()
+    assert home.lock_pid() == first.pid
+
+
+def start_many(home, count: int) -> None:
+    daemons = [home.fake(ready=False) for _ in range(count)]
+    status = home.wait_for("ready")
+    for daemon in daemons:
+        if daemon.pid != status.pid:
+            assert ended(daemon, 60) == errors.TRY_AGAIN
+    assert home.stderr.read_text().count(f"already running, pid {status.pid};") == count - 1
+    assert home.wait_for("ready").pid == status.pid
+
+
+def test_of_many_started_at_once_one_lives(home):
+    start_many(home, 20)
+
+
+@pytest.mark.slow
+def test_of_a_hundred_started_at_once_one_lives(home):
+    start_many(home, 100)
+
+
+def kill_and_start(home, cycles: int) -> None:
+    for cycle in range(cycles):
+        daemon = home.fake()
+        with Raw(home) as raw:
+            raw.say(1, FOREVER)
+            raw.until(m.Pcm)
+            daemon.kill()
+            daemon.wait()
+        assert stat.S_ISSOCK(home.socket.lstat().st_mode), cycle  # left behind, in nobody's way
+
+
+def test_killed_it_starts_again(home):
+    kill_and_start(home, 3)
+
+
+@pytest.mark.slow
+def test_killed_two_hundred_times_it_starts_again(home):
+    kill_and_start(home, 200)
+
+
+# ---- what it refuses
+
+
+def test_a_file_at_the_socket_path_is_refused_and_kept(home):
+    home.run.mkdir(mode=0o700)
+    home.socket.write_text("mine")
+    assert ended(home.fake(ready=False)) == errors.NO_PERMISSION
+    assert home.socket.read_text() == "mine"
+    assert str(home.socket) in home.stderr.read_text()
+
+
+def test_a_run_dir_that_others_can_enter_is_refused(home):
+    home.run.mkdir()
+    home.run.chmod(0o755)
+    assert ended(home.fake(ready=False)) == errors.NO_PERMISSION
+    assert "chmod 700" in home.stderr.read_text()
+
+
+def test_a_run_dir_that_is_a_link_is_refused(home):
+    (home.path / "elsewhere").mkdir(mode=0o700)
+    home.run.symlink_to(home.path / "elsewhere")
+    assert ended(home.fake(ready=False)) == errors.NO_PERMISSION
+
+
+def test_a_lock_that_is_a_link_is_refused_and_its_target_kept(home):
+    home.run.mkdir(mode=0o700)
+    (home.path / "precious").write_text("1")
+    (home.run / "misod.lock").symlink_to(home.path / "precious")
+    assert ended(home.fake(ready=False)) == errors.NO_PERMISSION
+    assert (home.path / "precious").read_text() == "1"
+    (home.run / "misod.lock").unlink()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_nothing_it_makes_is_open_to_others(home, umask):
+    before = os.umask(umask)
+    try:
+        home.fake()
+    finally:
+        os.umask(before)
+    for path in (home.run, home.socket, home.run / "misod.lock", home.log):
+        assert path.lstat().st_mode & 0o077 == 0, path
+
+
+def test_a_bad_flag_and_a_bad_config_exit_78(home):
+    assert ended(home.fake(ready=False, max_rows="many")) == errors.BAD_CONFIG
+    assert "max" in home.stderr.read_text()
+    (home.path / "config.toml").write_text("max_rowz = 3")
+    assert ended(home.fake(ready=False)) == errors.BAD_CONFIG
+    assert "max_rowz" in home.stderr.read_text()
+
+
+def test_a_home_that_names_no_directory_is_refused(home):
+    serve = home.spawn([sys.executable, "-m", "misod", "serve"], {"MISO_HOME": "~nobody-of-that-name/x"})
+    assert ended(serve) == errors.NO_PERMISSION
+    assert "MISO_HOME" in home.stderr.read_text()
+
+
+def test_a_home_that_is_a_file_is_refused(home):
+    (home.path / "file").write_text("mine")
+    serve = home.spawn([sys.executable, "-m", "misod", "serve"], {"MISO_HOME": str(home.path / "file")})
+    assert ended(serve) in (errors.CANT_CREATE, errors.NO_PERMISSION, errors.BAD_CONFIG)
+    assert str(home.path / "file") in home.stderr.read_text()
+    assert (home.path / "file").read_text() == "mine"
+
+
+# ---- loading
+
+
+def test_it_answers_while_it_loads_and_tells_who_waits(home, gate):
+    home.fake(ready=False)
+    home.wait_for("loading")
+    with Raw(home) as raw:
+        raw.say(1, "two words")
+        got = raw.until(m.Progress, 1)
+        assert [type(x) for x in got] == [m.Accepted, m.Progress] and got[-1].state == "loading"
+        assert raw.ping().queued == 1
+        open_gate(gate)
+        assert raw.until(m.Done)[-1].frames == 4
+
+
+def test_a_request_cancelled_before_it_has_a_row_is_told_so(home, gate):
+    home.fake(ready=False)
+    home.wait_for("loading")
+    with Raw(home) as raw:
+        raw.say(1, "two words")
+        raw.send(m.Cancel(id=1))
+        raw.ping()
+        open_gate(gate)
+        done = raw.until(m.Done)[-1]
+        assert (done.end, done.frames, done.ttfa_ms, done.temperature) == ("cancelled", 0, None, None)
+    assert home.traced("prefill") == 0
+
+
+def test_a_client_gone_before_it_has_a_row_leaves_the_queue(home, gate):
+    home.fake(ready=False)
+    home.wait_for("loading")
+    with Raw(home) as gone:
+        gone.say(1, "two words")
+        gone.until(m.Accepted)
+    with Raw(home) as raw:
+        until(lambda: raw.ping().queued == 0, "the dead client to leave")
+
+
+def test_a_model_that_cannot_load_is_named_and_the_next_request_tries_again(home):
+    error = home.path / "error"
+    error.write_text("/models/x.safetensors: 3 tensors are missing")
+    home.env["FAKE_LOAD_ERROR"] = str(error)
+    daemon = home.fake(ready=False)
+    assert "x.safetensors" in home.wait_for("failed").detail
+    refused = home.misoctl("say", "--raw", "Hello")
+    assert refused.returncode == errors.SOFTWARE and "x.safetensors" in refused.stderr
+    error.unlink()
+    assert home.misoctl("say", "--raw", "Hello", text=False).returncode == errors.OK
+    assert daemon.poll() is None
+    assert home.wait_for("ready").detail == ""
+
+
+def test_all_who_waited_for_a_load_hear_of_its_failure_at_once(home, gate):
+    error = home.path / "error"
+    error.write_text("broken")
+    home.env["FAKE_LOAD_ERROR"] = str(error)
+    home.fake(ready=False)
+    home.wait_for("loading")
+    with Raw(home) as raw:
+        for request in (1, 2, 3):
+            raw.say(request, "Hello")
+        raw.ping()
+        open_gate(gate)  # one load, not one for each
+        failed = [raw.until(m.Error)[-1] for _ in range(3)]
+        assert [(x.id, x.code, x.message) for x in failed] == [(n, "model", "broken") for n in (1, 2, 3)]
+
+
+def test_a_reason_that_is_no_text_still_reaches_the_client(home):
+    home.may_trace_back = True
+    home.fake()
+    with Raw(home) as raw:
+        raw.say(1, "surrogate")
+        assert raw.until(m.Error)[-1].code == "engine"
+        raw.say(2, "silent fault at frame 1")
+        assert raw.until(m.Error)[-1].message
+        assert raw.ping().state == "ready"
+
+
+def test_unused_it_frees_the_model_and_the_next_request_waits_for_it(home):
+    home.fake(keep_alive_s=0.1)
+    home.wait_for("idle")
+    assert home.traced("close") == 1
+    with Raw(home) as raw:
+        raw.say(1, "two words")
+        got = raw.until(m.Done, ack=True)
+        assert [x.state for x in got if isinstance(x, m.Progress)] == ["loading"]
+        assert got[-1].frames == 4
+    home.wait_for("idle")
+    assert home.traced("open") == home.traced("close") == 2
+
+
+def test_a_speaking_or_parked_row_keeps_the_model(home):
+    home.fake(keep_alive_s=0.1)
+    with Raw(home) as raw:
+        raw.say(1, FOREVER)
+        until(lambda: raw.ping().parked, "the window to be out")
+        raw.until(m.Progress)  # a second later, so well past keep_alive
+        assert raw.ping().state == "ready"
+
+
+def test_a_quiet_daemon_does_not_wake(fake):
+    def wakes() -> int:
+        total = 0
+        for task in os.listdir(f"/proc/{fake.daemon.pid}/task"):
+            with open(f"/proc/{fake.daemon.pid}/task/{task}/status") as status:
+                total += sum(int(line.split()[1]) for line in status if "ctxt_switches" in line)
+        return total
+
+    fake.misoctl("say", "--raw", "Hello", text=False)
+    until(lambda: fake.traced("release") == 1, "the row to leave")
+    time.sleep(0.3)  # the connection's end
+    before = wakes()
+    time.sleep(2)  # what is measured is that nothing happens
+    assert wakes() - before <= 1
+
+
+# ---- stopping
+
+
+def test_sigterm_finishes_what_speaks(fake):
+    with Raw(fake) as raw:
+        for request in range(8):
+            raw.say(request, "last 40")
+        waiting = set(range(8))
+        while waiting:
+            waiting -= {x.id for x in frames_of(raw.until(m.Pcm))}
+        fake.daemon.terminate()
+        got = []
+        while len([x for x in got if isinstance(x, m.Done)]) < 8:
+            got += raw.until(m.Done)
+    assert {(x.id, x.end, x.frames) for x in got if isinstance(x, m.Done)} == {(n, "eos", 40) for n in range(8)}
+    assert ended(fake.daemon) == errors.OK
+    assert not fake.socket.exists()
+
+
+def test_draining_it_refuses_who_waits_and_who_comes(home):
+    daemon = home.fake(max_rows=1)
+    with Raw(home) as raw:
+        raw.say(1, FOREVER)
+        raw.until(m.Pcm)
+        raw.say(2, "I wait")
+        until(lambda: raw.ping().queued == 1, "the second to wait")
+        daemon.terminate()
+        assert raw.until(m.Error)[-1] == m.Error(id=2, code="draining", message="misod is shutting down")
+        assert raw.ping().state == "draining"
+        late = home.misoctl("say", "--raw", "I come late")
+        assert late.returncode == errors.TRY_AGAIN and "shutting down" in late.stderr
+        raw.send(m.Cancel(id=1))
+        assert raw.until(m.Done)[-1].end == "cancelled"
+    assert ended(daemon) == errors.OK
+
+
+def test_a_drain_during_a_load_refuses_who_waits_and_ends(home, gate):
+    daemon = home.fake(ready=False)
+    home.wait_for("loading")
+    with Raw(home) as raw:
+        raw.say(1, "Hello")
+        raw.until(m.Progress)
+        raw.send(m.Drain(id=9))
+        got = raw.until(m.Error)
+        assert got[-1].code == "draining" and got[0].state == "draining"
+    assert ended(daemon) == errors.OK
+
+
+def test_a_drain_has_an_end_and_every_client_its_receipt(home):
+    daemon = home.fake(drain_s=0.3)
+    path = home.path / "cut.wav"
+    say = home.misoctl_process("say", "-o", str(path), "--json", FOREVER, stdout=-1)
+    until(lambda: home.trace.read_text().count("frame") > 20, "speech")
+    daemon.send_signal(signal.SIGTERM)
+    out, err = say.communicate(timeout=15)
+    assert say.returncode == errors.FAILED and b"drained" in err, (say.returncode, err)
+    receipt = json.loads(out)
+    assert receipt["end"] == "drained"
+    assert path.stat().st_size == 44 + 2 * receipt["samples"] == 44 + 3840 * receipt["frames"]
+    assert ended(daemon) == errors.OK
+
+
+def test_a_second_sigterm_ends_it_at_once(fake):
+    with Raw(fake) as raw:
+        raw.say(1, FOREVER)
+        raw.until(m.Pcm)
+        fake.daemon.terminate()
+        until(lambda: raw.ping().state == "draining", "the drain")
+        fake.daemon.terminate()
+        assert ended(fake.daemon) == errors.OK  # its row would have parked, and drained for 15 s
+        assert not [x for x in drained(raw) if isinstance(x, m.Done)]
+
+
+def drained(raw: Raw) -> list[m.Message]:
+    got = []
+    while raw.dealer.poll(0):
+        got.append(raw.receive())
+    return got
+
+
+def test_ctrl_c_drains_too(fake):
+    fake.daemon.send_signal(signal.SIGINT)
+    assert ended(fake.daemon) == errors.OK
+
+
+def test_misoctl_stop_waits_for_the_speech(fake):
+    with Raw(fake) as raw:
+        raw.say(1, "last 45")
+        raw.until(m.Pcm)
+        stopper = threading.Thread(target=fake.misoctl, args=("stop",))
+        stopper.start()
+        assert raw.until(m.Done, ack=True)[-1].end == "eos"
+        stopper.join()
+    assert fake.daemon.wait(1) == errors.OK

@@ -1,0 +1,137 @@
+"""From `misoctl say` to samples, with the bundled voice: real daemon, real socket, real misoctl."""
+
+import io
+import json
+import struct
+import subprocess
+import wave
+
+import numpy as np
+from harness import Raw, frames_of, until
+
+from protocol import errors
+from protocol import messages as m
+
+TEXT = "The kettle is on, come in."
+
+
+def speak(home, *arguments: str) -> bytes:
+    """The samples of one `misoctl say --raw`."""
+    done = home.misoctl("say", "--raw", *arguments, text=False)
+    assert done.returncode == errors.OK, done.stderr
+    return done.stdout
+
+
+def write(home, name: str, *arguments: str) -> tuple[dict, bytes]:
+    """The receipt of one `misoctl say -o FILE --json`, and the file."""
+    path = home.path / name
+    done = home.misoctl("say", "-o", str(path), "--json", *arguments)
+    assert done.returncode == errors.OK, done.stderr
+    return json.loads(done.stdout), path.read_bytes()
+
+
+def samples(wav: bytes) -> bytes:
+    with wave.open(io.BytesIO(wav)) as file:
+        assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, 24000)
+        return file.readframes(file.getnframes())
+
+
+def test_the_receipt_tells_what_is_in_the_file(nano):
+    receipt, wav = write(nano, "a.wav", "--seed", "7", TEXT)
+    pcm = np.frombuffer(samples(wav), "<i2")
+    assert receipt["frames"] * 1920 == receipt["samples"] == pcm.size
+    assert receipt["seconds"] == pcm.size / 24000 and receipt["rate"] == 24000
+    assert np.abs(pcm).max() > 1000 and pcm.astype(float).std() > 100  # not silent
+    assert (receipt["clipped"], receipt["nonfinite"]) == (int((np.abs(pcm) > 32767).sum()), 0)
+    assert (receipt["end"], receipt["seed"], receipt["model"]) == ("eos", 7, "nano")
+    assert receipt["ttfa_ms"] > 0 and receipt["rtf"] > 0
+    assert receipt["spoken"] == TEXT
+
+
+def test_the_header_of_a_file_holds_its_sizes(nano):
+    _, wav = write(nano, "h.wav", "--seed", "7", TEXT)
+    assert struct.unpack("<4sI4s", wav[:12]) == (b"RIFF", len(wav) - 8, b"WAVE")
+    assert struct.unpack("<4sI", wav[36:44]) == (b"data", len(wav) - 44)
+
+
+def test_a_seed_gives_the_same_bytes_every_time_and_every_way(nano):
+    first = speak(nano, "--seed", "41", TEXT)
+    assert speak(nano, "--seed", "41", TEXT) == first
+    with Raw(nano) as raw:
+        raw.say(1, TEXT + " " + TEXT, seed=5)
+        raw.until(m.Pcm)
+        raw.send(m.Cancel(id=1))
+        assert raw.until(m.Done)[-1].end == "cancelled"
+    assert speak(nano, "--seed", "41", TEXT) == first
+    assert samples(write(nano, "s.wav", "--seed", "41", TEXT)[1]) == first
+    stream = nano.misoctl("say", "-o", "-", "--seed", "41", TEXT, text=False).stdout
+    assert stream[44:] == first and stream[4:8] == stream[40:44] == b"\xff\xff\xff\xff"
+
+
+def test_the_receipts_seed_says_it_again(nano):
+    receipt, wav = write(nano, "r.wav", TEXT)
+    assert speak(nano, "--seed", str(receipt["seed"]), TEXT) == samples(wav)
+
+
+def test_other_seeds_speak_otherwise(nano):
+    assert speak(nano, "--seed", "1", TEXT) != speak(nano, "--seed", "2", TEXT)
+
+
+def test_max_seconds_caps(nano):
+    receipt, wav = write(nano, "c.wav", "--max-seconds", "0.4", TEXT)
+    assert (receipt["end"], receipt["frames"], len(samples(wav))) == ("cap", 5, 5 * 3840)
+
+
+def test_two_at_once_each_say_what_they_say_alone(nano):
+    """The same codes; the samples to a rounding of the batched matmuls, which sum in another order."""
+    texts = {1: TEXT, 2: "Another voice, at the same time."}
+    alone = {request: speak(nano, "--seed", "7", text) for request, text in texts.items()}
+    with Raw(nano) as raw:
+        for request, text in texts.items():
+            raw.say(request, text)
+        got = raw.until(m.Done) + raw.until(m.Done)
+    assert {x.end for x in got if isinstance(x, m.Done)} == {"eos"}
+    first_done = next(i for i, x in enumerate(got) if isinstance(x, m.Done))
+    assert {x.id for x in frames_of(got[:first_done])} == {1, 2}  # they did speak at once
+    for request in texts:
+        batched = np.frombuffer(b"".join(x.data for x in frames_of(got, request)), "<i2").astype(int)
+        single = np.frombuffer(alone[request], "<i2").astype(int)
+        assert batched.size == single.size and np.abs(batched - single).max() <= 3
+
+
+def test_text_without_a_letter_the_model_reads_is_refused(nano):
+    done = nano.misoctl("say", "--raw", "你好世界")
+    assert (done.returncode, done.stdout) == (errors.BAD_DATA, "")
+    assert len(done.stderr.splitlines()) == 1 and "no letters" in done.stderr
+
+
+def test_a_speaker_the_model_has_not_is_a_usage_error(nano):
+    done = nano.misoctl("say", "--raw", "--speaker", "5", TEXT)
+    assert (done.returncode, done.stdout) == (errors.USAGE, "")
+    assert len(done.stderr.splitlines()) == 1 and "not 5" in done.stderr
+
+
+def test_a_client_killed_mid_stream_loses_its_row_within_two_frames(nano):
+    say = nano.misoctl_process("say", "--raw", " ".join([TEXT] * 20), stdout=subprocess.PIPE)
+    say.stdout.read(3840)
+    with Raw(nano) as raw:
+        say.kill()
+        say.wait()
+        frames = raw.ping().frames
+        until(lambda: raw.ping().speaking == 0, "the row to leave")
+        assert raw.ping().frames - frames <= 2
+
+
+def test_what_a_request_held_is_given_back(nano):
+    """At rest MLX holds the same after each request, but for the key of the last row, a few bytes."""
+    held = []
+    with Raw(nano) as raw:
+        for request, text in enumerate((TEXT, "Two words.", TEXT + " " + TEXT, "No.")):
+            raw.say(request, text)
+            if request == 2:
+                raw.until(m.Pcm)
+                raw.send(m.Cancel(id=request))
+            if raw.until(m.Done)[-1].end == "eos":  # after a cancel the last frame may still be on its way
+                until(lambda: raw.ping().speaking == 0, "the row to leave")
+                held.append(raw.ping().active_bytes)
+    assert len(held) == 3 and max(held) - min(held) <= 64

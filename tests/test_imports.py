@@ -1,0 +1,60 @@
+"""The arrows of the design, each in a fresh interpreter: who may import whom, and what stays unloaded."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"mlx", "numpy", "soundfile", "huggingface_hub", "sounddevice", "torch", "tokenizers", "psutil"}
+
+# (what is run, what must not be loaded after it)
+ARROWS = {
+    "misoctl.cli loads nothing heavy, nor the daemon": (
+        "import misoctl.cli",
+        HEAVY | {"misod", "zmq", "msgpack", "platformdirs", "subprocess"},
+    ),
+    "misoctl --help needs neither zmq nor msgpack": (
+        "import sys, misoctl.cli as c; sys.argv[1:] = ['--help']\ntry: c.main()\nexcept SystemExit: pass",
+        HEAVY | {"misod", "zmq", "msgpack", "platformdirs"},
+    ),
+    "all of misoctl loads nothing heavy, nor the daemon": (
+        "import misoctl.cli, misoctl.client, misoctl.player, misoctl.sink, misoctl.speech, misoctl.start, zmq",
+        HEAVY | {"misod"},
+    ),
+    "protocol imports neither side": (
+        "import protocol.codec, protocol.errors, protocol.messages, protocol.paths",
+        HEAVY | {"misod", "misoctl", "zmq", "click", "platformdirs"},
+    ),
+    "the I/O thread's side of misod loads no mlx": (
+        "import misod.__main__, misod.server, misod.session, misod.scheduler, misod.worker, misod.config, misod.text",
+        {"mlx", "misoctl", "soundfile", "huggingface_hub", "torch", "misod.miso"},
+    ),
+    "the scheduler and the model load no zmq": (
+        "import misod.scheduler, misod.miso.engine",
+        {"zmq", "misoctl", "soundfile", "huggingface_hub", "torch", "transformers"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "forbidden"), ARROWS.values(), ids=ARROWS.keys())
+def test_arrow(code, forbidden):
+    ending = "\nimport sys; print(*sys.modules, file=sys.stderr)"
+    command = [sys.executable, "-c", code + ending]
+    child = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert child.returncode == 0, child.stderr
+    loaded = set(child.stderr.split())
+    assert "encodings" in loaded  # the list came through
+    assert not loaded & forbidden
+
+
+def test_protocol_needs_only_the_standard_library_msgpack_and_platformdirs():
+    code = "import sys; before = set(sys.modules); import protocol.codec, protocol.paths\n"
+    code += "protocol.paths.find_paths({}); print(*(set(sys.modules) - before))"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    tops = {name.split(".")[0] for name in child.stdout.split()} - sys.stdlib_module_names
+    assert tops <= {"protocol", "msgpack", "platformdirs"} | cython(tops)
+
+
+def cython(names: set[str]) -> set[str]:
+    """What msgpack's compiled half registers beside itself."""
+    return {name for name in names if name.startswith(("cython_runtime", "_cython"))}

@@ -1,0 +1,47 @@
+"""Float samples to 16 bits: clipped before the cast, and counted."""
+
+import numpy as np
+import pytest
+
+from misod.pcm import Samples
+
+
+def s16(values, dtype=np.float32) -> list[int]:
+    return np.frombuffer(Samples().to_s16(np.array(values, dtype)), "<i2").tolist()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_full_scale_is_32767_both_ways(dtype):
+    assert s16([0, 1, -1, 0.5, -0.5], dtype) == [0, 32767, -32767, 16384, -16384]
+
+
+def test_too_loud_is_clipped_and_never_wraps_around():
+    assert s16([1.0001, 2, 1e30, -1.0001, -2, -1e30]) == [32767] * 3 + [-32767] * 3
+
+
+def test_what_is_not_finite_is_silence():
+    assert s16([np.nan, np.inf, -np.inf, 0.25]) == [0, 0, 0, 8192]
+
+
+def test_the_bytes_are_little_endian():
+    assert Samples().to_s16(np.array([1.0], np.float32)) == b"\xff\x7f"
+
+
+def test_counts_add_up_over_an_utterance():
+    samples = Samples()
+    samples.to_s16(np.array([0.5, 1.0, -1.0, 1.5, np.nan], np.float32))
+    samples.to_s16(np.array([-7, np.inf], np.float32))
+    samples.to_s16(np.zeros(0, np.float32))
+    assert (samples.total, samples.clipped, samples.nonfinite) == (7, 2, 2)
+
+
+def test_the_engine_s_samples_are_left_as_they_were():
+    pcm = np.array([2.0, np.nan], np.float32)
+    Samples().to_s16(pcm)
+    assert pcm[0] == 2.0
+    assert np.isnan(pcm[1])
+
+
+def test_no_warning_is_raised_by_any_sample():
+    with np.errstate(all="raise"):
+        s16([np.nan, np.inf, 1e38, -1e38, 1e-45])
