@@ -96,7 +96,8 @@ class MisoEngine:
 
     def prefill(self, say: Say) -> MisoRow:
         if say.speaker >= self.speech.speakers:
-            raise RowFault(f"{self.info.model} has speakers 0 to {self.speech.speakers - 1}, not {say.speaker}", "bad_value")
+            known = f"0 to {self.speech.speakers - 1}" if self.speech.speakers > 1 else "0 only"
+            raise RowFault(f"the speakers of {self.info.model} are {known}, not {say.speaker}", "bad_value")
         row = MisoRow(
             say=say,
             temperature=self.speech.temperature if say.temperature is None else say.temperature,
