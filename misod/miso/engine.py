@@ -55,7 +55,7 @@ class MisoRow(Row):
     pieces: Iterator[str] = field(default_factory=lambda: iter(()))
     key: mx.array | None = None  # split once a frame
     cache: KVCache | None = None
-    last_h: mx.array | None = None  # (1, D)
+    frame: tuple[mx.array, mx.array] | None = None  # the next: codes (1, K), finite (1,); in flight
     codec: dict | None = None
     frames: int = 0
     max_frames: int | None = None  # of the whole utterance
@@ -112,7 +112,9 @@ class MisoEngine:
         return row
 
     def step(self, rows: list[MisoRow]) -> list[Chunk | Fault]:
-        codes, finite = self._draw(rows)
+        """Each row's codes are already in flight; while its sound is made, so are the next frame's."""
+        mx.eval([row.frame for row in rows])
+        codes, finite = (np.concatenate([np.array(row.frame[part]) for row in rows]) for part in (0, 1))
         heard = [i for i, row in enumerate(rows) if finite[i] and codes[i].any()]  # all zeros is the EOS frame
         pcm = dict(zip(heard, self._advance([rows[i] for i in heard], codes[heard]), strict=True)) if heard else {}
         return [
@@ -121,7 +123,7 @@ class MisoEngine:
         ]
 
     def release(self, row: MisoRow) -> None:
-        row.cache = row.last_h = row.codec = row.key = None
+        row.cache = row.frame = row.codec = row.key = None
 
     def memory(self) -> Memory:
         return Memory(mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory())
@@ -131,8 +133,21 @@ class MisoEngine:
         gc.collect()
         mx.clear_cache()
 
-    def _draw(self, rows: list[MisoRow]) -> tuple[np.ndarray, np.ndarray]:
-        """The next frame's codes (B, K) and whether its logits were finite (B,), on the host."""
+    def _advance(self, rows: list[MisoRow], codes: np.ndarray) -> np.ndarray:
+        """Sound the frame codes (B, K) and start on the next -> pcm (B, frame_samples)."""
+        frame = mx.array(codes)
+        with mx.stream(self._codec_stream):  # beside the next frame, not before it
+            pcm, state = self.mimi.step(frame[:, :, None], concat_states([row.codec for row in rows]))
+            mx.async_eval(pcm, state)
+        last_h = self.model.read(self.model.embed_frame(frame), RowsCache([row.cache for row in rows]))
+        self._draw(rows, last_h)
+        for i, row in enumerate(rows):
+            row.codec = state if len(rows) == 1 else take_rows(state, [i])
+            row.frames += 1
+        return np.array(pcm)
+
+    def _draw(self, rows: list[MisoRow], last_h: mx.array) -> None:
+        """Put each row's next frame in flight, from last_h (B, D)."""
         keys = []
         for row in rows:
             row.key, key = mx.random.split(row.key)
@@ -140,23 +155,10 @@ class MisoEngine:
         args = self.model.args
         noise = draw_noise(keys, args.audio_num_codebooks, args.audio_vocab_size)
         sampler = Sampler([Settings(row.temperature, row.top_k) for row in rows], noise, self.codes)
-        codes, finite = self.model.frame(mx.concatenate([row.last_h for row in rows]), sampler)
-        mx.eval(codes, finite)
-        return np.array(codes), np.array(finite)
-
-    def _advance(self, rows: list[MisoRow], codes: np.ndarray) -> np.ndarray:
-        """Sound the frame codes (B, K) and feed it back to the backbone -> pcm (B, frame_samples)."""
-        frame = mx.array(codes)
-        with mx.stream(self._codec_stream):  # beside the backbone's step, not before it
-            pcm, state = self.mimi.step(frame[:, :, None], concat_states([row.codec for row in rows]))
-            mx.async_eval(pcm, state)
-        last_h = self.model.read(self.model.embed_frame(frame), RowsCache([row.cache for row in rows]))
-        mx.async_eval(last_h)
+        codes, finite = self.model.frame(last_h, sampler)
         for i, row in enumerate(rows):
-            row.codec = state if len(rows) == 1 else take_rows(state, [i])
-            row.last_h = last_h[i : i + 1]
-            row.frames += 1
-        return np.array(pcm)
+            row.frame = codes[i : i + 1], finite[i : i + 1]
+        mx.async_eval([row.frame for row in rows])
 
     def _settle(self, row: MisoRow, pcm: np.ndarray | None) -> Chunk | Fault:
         """What becomes of the row after this step: goes on, goes on to its next piece, or ends. pcm None: EOS."""
@@ -187,8 +189,7 @@ class MisoEngine:
         seconds = len(piece.split()) / SLOWEST_WORDS_PER_S + SPARE_S
         row.piece_end = row.frames + min(room, math.ceil(seconds * self.frame_rate_hz))
         row.cache = self.model.new_cache()
-        row.last_h = self.model.read(self.model.embed_prompt(mx.array(tokens), mx.array(mask)), row.cache)
-        mx.async_eval(row.last_h)
+        self._draw([row], self.model.read(self.model.embed_prompt(mx.array(tokens), mx.array(mask)), row.cache))
         row.spoken.append(piece)
         return True
 

@@ -226,15 +226,14 @@ class Model(nn.Module):
         """
         V = self.args.audio_vocab_size
         cache = KVCache(self.args.decoder.num_layers, block=self.args.audio_num_codebooks)
-        logits = self.codebook0_head(last_h)  # (B, V)
-        codes, finite = [draw(0, logits)], [mx.isfinite(logits).all(axis=-1)]
+        logits = [self.codebook0_head(last_h)]  # (B, V)
+        codes = [draw(0, logits[0])]
         x = mx.stack([self.projection(last_h), self._depth_inputs[codes[0]]], axis=1)  # (B, 2, Dd)
         for k in range(1, self.args.audio_num_codebooks):
-            logits = self.decoder(x, cache) @ self.audio_head[k - 1]
-            codes.append(draw(k, logits))
-            finite.append(mx.isfinite(logits).all(axis=-1))
+            logits.append(self.decoder(x, cache) @ self.audio_head[k - 1])
+            codes.append(draw(k, logits[k]))
             x = self._depth_inputs[codes[k] + k * V][:, None]  # (B, 1, Dd)
-        return mx.stack(codes, axis=1), mx.stack(finite, axis=1).all(axis=1)
+        return mx.stack(codes, axis=1), mx.isfinite(mx.concatenate(logits, axis=1)).all(axis=1)
 
 
 def expected_shapes(args: ModelArgs) -> dict[str, tuple[int, ...]]:
