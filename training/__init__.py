@@ -1,0 +1,1 @@
+"""The recipe that makes a bundled voice. torch lives here and nowhere else."""

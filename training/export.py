@@ -1,0 +1,116 @@
+"""Trained weights -> the files misod loads.
+
+  python -m training.export --out W --tokenizer tokenizer.json --to FOLDER [--eight-bit]
+
+FOLDER: config.json, model.safetensors, tokenizer.json, codec/config.json, codec/model.safetensors, all fp16, the codec
+under the published moshi names, the language model under torchtune's. --eight-bit, for a loader that knows it (misod
+does not yet), puts the language model's 2-D weights in MLX's affine layout (mx.quantize, group_size 64): for X.weight
+[rows, n]
+  X.weight   uint32 [rows, n / 4]: four codes q each, the first in the lowest byte
+  X.scales   fp16 [rows, n / 64]
+  X.biases   fp16 [rows, n / 64]
+and weight = q * scale + bias, as mx.dequantize gives it. audio_head and the norms stay fp16.
+"""
+
+import argparse
+import json
+import pathlib
+import shutil
+
+import torch
+from safetensors.torch import save_file
+
+from training.codec import CONFIG as CODEC
+from training.codec import Mimi
+from training.lm import CONFIG, Model
+from training.text import MAX_CHARS, MAX_WORDS
+
+GROUP, BITS = 64, 8
+DEFAULTS = {"temperature": 0.3, "top_k": 30}
+
+
+def quantise(w):
+    """w [rows, n] -> packed uint32, scales, biases, as mx.quantize(w, 64, 8) lays them out."""
+    rows, n = w.shape
+    groups = w.float().view(rows, n // GROUP, GROUP)
+    low, high = groups.amin(-1), groups.amax(-1)
+    scale = ((high - low) / (2**BITS - 1)).clamp(min=1e-7).half()
+    bias = low.half()
+    q = ((groups - bias.float()[..., None]) / scale.float()[..., None]).round().clamp(0, 2**BITS - 1)
+    return q.to(torch.uint8).view(rows, n).contiguous().view(torch.uint32), scale, bias
+
+
+def dequantise(state):
+    """The inverse, for evaluation: a full fp32 state dict from an exported one."""
+    out = {}
+    for name, x in state.items():
+        if name.endswith((".scales", ".biases")):
+            continue
+        if x.dtype != torch.uint32:
+            out[name] = x.float()
+        else:
+            base = name.removesuffix(".weight")
+            scale, bias = (state[f"{base}.{part}"].float().repeat_interleave(GROUP, 1) for part in ("scales", "biases"))
+            out[name] = x.view(torch.uint8).float() * scale + bias
+    return out
+
+
+def language_model(state, eight_bit):
+    out = {}
+    for name, x in state.items():
+        if not eight_bit or x.dim() != 2:
+            out[name] = x.half().contiguous()
+        else:
+            base = name.removesuffix(".weight")
+            out[name], out[f"{base}.scales"], out[f"{base}.biases"] = quantise(x)
+    return out
+
+
+def codec(state):
+    """fp16, with each codebook's centroids in embedding_sum and a usage of 1 (their quotient is what counts)."""
+    out = dict(state)
+    for name in [n for n in state if n.endswith("embedding_sum")]:
+        usage = name.replace("embedding_sum", "cluster_usage")
+        out[name] = state[name] / state[usage].clamp(min=1e-5)[:, None]
+        out[usage] = torch.ones_like(state[usage])
+    return {name: x.half().contiguous() for name, x in out.items()}
+
+
+def write(folder, state, config):
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--out", type=pathlib.Path), p.add_argument("--tokenizer", type=pathlib.Path)
+    p.add_argument("--to", type=pathlib.Path), p.add_argument("--eight-bit", action="store_true")
+    a = p.parse_args()
+    weights = {n: x.float() for n, x in torch.load(a.out / "lm.pt", map_location="cpu").items()}
+    Model().load_state_dict(weights)
+    sound = torch.load(a.out / "codec.pt", map_location="cpu")
+    Mimi().load_state_dict(sound)
+    config = {
+        "model_type": "miso",
+        **CONFIG,
+        "dtype": "float16",
+        "sample_rate": 24000,
+        "frame_rate": 12.5,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "text": {"max_words": MAX_WORDS, "max_characters": MAX_CHARS, "letters": True},
+        "speakers": 2,
+        "defaults": DEFAULTS,
+    }
+    if a.eight_bit:
+        config["quantization"] = {"group_size": GROUP, "bits": BITS}
+    write(a.to, language_model(weights, a.eight_bit), config)
+    write(a.to / "codec", codec(sound), {"mimi_config": CODEC})
+    shutil.copy(a.tokenizer, a.to / "tokenizer.json")
+    for path in sorted(a.to.rglob("*.*")):
+        print(path.relative_to(a.to), path.stat().st_size)
+
+
+if __name__ == "__main__":
+    main()
