@@ -1,15 +1,14 @@
 """Trained weights -> the files misod loads.
 
-  python -m training.export --out W --tokenizer tokenizer.json --to FOLDER [--eight-bit]
+  python -m training.export --out W --tokenizer tokenizer.json --to FOLDER [--dense]
 
-FOLDER: config.json, model.safetensors, tokenizer.json, codec/config.json, codec/model.safetensors, all fp16, the codec
-under the published moshi names, the language model under torchtune's. --eight-bit, for a loader that knows it (misod
-does not yet), puts the language model's 2-D weights in MLX's affine layout (mx.quantize, group_size 64): for X.weight
-[rows, n]
+FOLDER: config.json, model.safetensors, tokenizer.json, codec/config.json, codec/model.safetensors. The codec is fp16
+under the published moshi names. The language model has torchtune's names; its 2-D weights are 8-bit in MLX's affine
+layout (mx.quantize, group_size 64): for X.weight [rows, n]
   X.weight   uint32 [rows, n / 4]: four codes q each, the first in the lowest byte
   X.scales   fp16 [rows, n / 64]
   X.biases   fp16 [rows, n / 64]
-and weight = q * scale + bias, as mx.dequantize gives it. audio_head and the norms stay fp16.
+and weight = q * scale + bias, as mx.dequantize gives it. audio_head and the norms stay fp16. --dense: all fp16.
 """
 
 import argparse
@@ -55,10 +54,10 @@ def dequantise(state):
     return out
 
 
-def language_model(state, eight_bit):
+def language_model(state, dense):
     out = {}
     for name, x in state.items():
-        if not eight_bit or x.dim() != 2:
+        if dense or x.dim() != 2:
             out[name] = x.half().contiguous()
         else:
             base = name.removesuffix(".weight")
@@ -85,7 +84,7 @@ def write(folder, state, config):
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--out", type=pathlib.Path), p.add_argument("--tokenizer", type=pathlib.Path)
-    p.add_argument("--to", type=pathlib.Path), p.add_argument("--eight-bit", action="store_true")
+    p.add_argument("--to", type=pathlib.Path), p.add_argument("--dense", action="store_true")
     a = p.parse_args()
     weights = {n: x.float() for n, x in torch.load(a.out / "lm.pt", map_location="cpu").items()}
     Model().load_state_dict(weights)
@@ -103,9 +102,9 @@ def main():
         "speakers": 2,
         "defaults": DEFAULTS,
     }
-    if a.eight_bit:
+    if not a.dense:
         config["quantization"] = {"group_size": GROUP, "bits": BITS}
-    write(a.to, language_model(weights, a.eight_bit), config)
+    write(a.to, language_model(weights, a.dense), config)
     write(a.to / "codec", codec(sound), {"mimi_config": CODEC})
     shutil.copy(a.tokenizer, a.to / "tokenizer.json")
     for path in sorted(a.to.rglob("*.*")):

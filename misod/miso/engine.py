@@ -22,7 +22,8 @@ from misod.miso.mimi import Mimi, concat_states, load_mimi, take_rows
 from misod.miso.model import Model, ModelArgs, expected_shapes
 from misod.miso.prompt import Prompt
 from misod.miso.sampling import Sampler, Settings, draw_noise
-from misod.weights.check import compare, read_header
+from misod.weights.check import FLOATS, compare, read_header
+from misod.weights.quantize import Quantization
 
 # The true model was heard to speak as slowly as 1.1 words a second; a cap made for faster speech cuts it off.
 SLOWEST_WORDS_PER_S = 1.1
@@ -79,8 +80,8 @@ class MisoEngine:
     def open(cls, name: str, directory: Path, max_rows: int) -> "MisoEngine":
         """Load the model in `directory`, strictly, and warm it up. Raises ModelError naming what is wrong."""
         try:
-            args, speech = read_config(directory / "config.json")
-            model = load_model(directory / "model.safetensors", args)
+            args, speech, quantization = read_config(directory / "config.json")
+            model = load_model(directory / "model.safetensors", args, quantization)
             mimi = load_mimi(directory / "codec")
             prompt = Prompt.open(directory / "tokenizer.json", args.audio_num_codebooks, args.text_vocab_size)
             check_codec(directory, args, mimi)
@@ -203,11 +204,12 @@ class MisoEngine:
         mx.reset_peak_memory()
 
 
-def read_config(path: Path) -> tuple[ModelArgs, Speech]:
+def read_config(path: Path) -> tuple[ModelArgs, Speech, Quantization | None]:
     """Raises ValueError naming the file and what it lacks."""
     try:
         config = json.loads(path.read_bytes())
-        return ModelArgs.from_dict(config), Speech.from_dict(config)
+        stored = config.get("quantization")
+        return ModelArgs.from_dict(config), Speech.from_dict(config), Quantization(**stored) if stored else None
     except KeyError as error:
         raise ValueError(f"{path}: no {error} in it") from error
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -222,13 +224,18 @@ def check_codec(directory: Path, args: ModelArgs, mimi: Mimi) -> None:
         raise ValueError(f"{directory}: the model speaks {ours}, the codec knows {theirs}")
 
 
-def load_model(path: Path, args: ModelArgs) -> Model:
+def load_model(path: Path, args: ModelArgs, quantization: Quantization | None = None) -> Model:
     """The language model in `path`, which must hold exactly the tensors of `args`. Raises ValueError naming each.
 
-    On the CPU in fp32: there bf16 and fp16 are emulated.
+    Quantised weights are unpacked here; on the CPU all become fp32, for there fp16 and bf16 are emulated.
     """
-    compare(path, read_header(path), expected_shapes(args))
-    weights = mx.load(str(path))
+    shapes = expected_shapes(args)
+    if quantization:
+        compare(path, read_header(path), quantization.shapes(shapes), FLOATS | {"U32"})
+        weights = quantization.dense(mx.load(str(path)))
+    else:
+        compare(path, read_header(path), shapes)
+        weights = mx.load(str(path))
     if mx.default_device() == mx.cpu:
         weights = {name: w.astype(mx.float32) for name, w in weights.items()}
     model = Model(args)
