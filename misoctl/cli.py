@@ -15,7 +15,8 @@ from misoctl.failure import Failure, Stopped
 from protocol import errors
 from protocol import messages as m
 
-STOP_S = 25.0  # misod's drain and a little
+STOP_S = 10.0  # beyond misod's drain
+DRAIN_S = 15.0  # its default, where it could not be asked
 
 EXIT_HELP = "\b\nExit codes:\n" + "\n".join(f"  {code:>3}  {text}" for code, text in errors.EXIT_CODES.items())
 
@@ -132,7 +133,7 @@ def status(as_json) -> None:
         click.echo(f"  why       {now.detail}")
     click.echo(f"  model     {now.model} {now.digest[:12]} on {now.backend or '-'}, {speed}")
     click.echo(f"  rows      {now.speaking} speaking, {now.parked} parked, {now.queued} queued, at most {now.max_rows}")
-    click.echo(f"  served    {now.requests} requests, {now.frames * 0.08:.1f} s of speech")
+    click.echo(f"  served    {now.requests} requests, {now.spoken_s:.1f} s of speech")
     click.echo(f"  memory    {now.rss_bytes / 1e6:.0f} MB resident, {now.active_bytes / 1e6:.0f} MB held by MLX")
     click.echo(f"  socket    {now.socket}")
     click.echo(f"  log       {now.log}")
@@ -161,17 +162,21 @@ def stop(quiet) -> None:
     from misoctl.client import Client, NoDaemon, lock_holder
     from protocol.paths import find_paths
 
-    talk, paths = hush if quiet else tell, find_paths()
+    talk, paths, drain_s = hush if quiet else tell, find_paths(), DRAIN_S
     try:
         with Client(paths) as client:
-            pid = client.drain().pid
-    except NoDaemon:
-        talk("misod is not running")
-        return
-    except Failure:  # of another version, stuck, or gone: SIGTERM drains as well, and needs no common language
-        if (pid := lock_holder(paths)) is not None:
+            now = client.drain()
+            pid, drain_s = now.pid, now.drain_s
+    except (
+        Failure
+    ) as failure:  # of another version, stuck, unreachable: SIGTERM drains too, and needs no common language
+        pid = lock_holder(paths)
+        if pid is None and isinstance(failure, NoDaemon):
+            talk("misod is not running")
+            return
+        if pid is not None:
             os.kill(pid, signal.SIGTERM)
-    deadline_s = time.monotonic() + STOP_S
+    deadline_s = time.monotonic() + drain_s + STOP_S
     # not whether the pid is there: in a container nobody may reap it
     while pid is not None and lock_holder(paths) == pid:
         if time.monotonic() > deadline_s:
@@ -190,6 +195,9 @@ def main() -> None:
         sys.exit(stopped.exit_code)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help(), err=True)
+        sys.exit(errors.USAGE)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "misoctl"
         tell(f"{error.format_message().rstrip('.')}; see `{command} --help`")

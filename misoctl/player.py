@@ -1,6 +1,5 @@
 """Sound out: sounddevice where it is installed, else a player program that is here."""
 
-import importlib.util
 import os
 import shutil
 import signal
@@ -23,8 +22,10 @@ STOP_S = 2.0
 
 def open_player() -> "Device | Program | AfPlay":
     """The first there is of sounddevice, ffplay, sox, afplay, aplay. Raises Failure where there is none."""
-    if importlib.util.find_spec("sounddevice"):
+    try:
         return Device()
+    except (ImportError, OSError):  # not installed, or PortAudio is not
+        pass
     for name in ("ffplay", "play", "afplay", "aplay"):
         if path := shutil.which(name):
             return AfPlay(path) if name == "afplay" else Program(name, path)
@@ -37,10 +38,8 @@ class Device:
     """The default output device through PortAudio. Its stream is raw: no numpy."""
 
     def __init__(self):
-        try:
-            import sounddevice
-        except OSError as error:  # the package is here, PortAudio is not
-            raise Failure(errors.NO_PROGRAM, f"sounddevice: {error}", "install PortAudio, or use -o") from None
+        import sounddevice  # OSError where the package is here and PortAudio is not
+
         self._sounddevice = sounddevice
         self._stream = None
 

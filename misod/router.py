@@ -9,7 +9,6 @@ from pathlib import Path
 
 import zmq
 
-from protocol import codec
 from protocol import messages as m
 
 log = logging.getLogger(__name__)
@@ -35,6 +34,7 @@ class Router:
         self.socket.setsockopt(zmq.LINGER, 0)
         self._admit_only_us()
         self.socket.bind(f"ipc://{path}")
+        self._bound = os.lstat(path)
 
     def _admit_only_us(self) -> None:
         """Defence in depth: the 0700 directory is what keeps others out."""
@@ -51,10 +51,10 @@ class Router:
             return None
         return peer, frames
 
-    def send(self, peer: bytes, message: m.Message) -> bool:
+    def send(self, peer: bytes, data: bytes) -> bool:
         """Never blocks. False: the peer is gone, or takes nothing and its pipe is full."""
         try:
-            self.socket.send_multipart([peer, codec.pack(message)], zmq.NOBLOCK)
+            self.socket.send_multipart([peer, data], zmq.NOBLOCK)
         except zmq.ZMQError:  # EHOSTUNREACH, EAGAIN
             return False
         return True
@@ -64,6 +64,14 @@ class Router:
 
         No unbind: it ends the connections it accepted, with the LINGER of that moment.
         """
-        self._path.unlink(missing_ok=True)  # libzmq leaves it; we still hold the lock
+        if self._is_ours():  # libzmq leaves it
+            self._path.unlink()
         self.socket.close(linger=500)
         self._context.term()
+
+    def _is_ours(self) -> bool:
+        """Whether the socket at our path is the one we bound: where the directory was removed it may be another's."""
+        try:
+            return os.path.samestat(self._bound, os.lstat(self._path))
+        except FileNotFoundError:
+            return False

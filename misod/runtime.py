@@ -14,7 +14,7 @@ import time
 import psutil
 
 from protocol.errors import UnsafePath
-from protocol.paths import Paths, make_private
+from protocol.paths import Paths, make_directories, make_private
 
 WANTED_FILES = 4096
 FEWEST_FILES = 1024  # under this libzmq's ipc accept may abort on EMFILE (libzmq #1306)
@@ -39,8 +39,8 @@ def secure(paths: Paths) -> int:
     """
     os.umask(0o077)  # for the life of the process: bind and listen happen inside libzmq
     _raise_file_limit()
-    paths.home.mkdir(parents=True, exist_ok=True)
-    paths.logs.mkdir(parents=True, exist_ok=True)
+    make_directories(paths.home)
+    make_directories(paths.logs)
     make_private(paths.run)
     lock = _take_lock(paths)
     _clear_socket(paths)
@@ -74,6 +74,14 @@ def _take_lock(paths: Paths) -> int:
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
             return lock
     raise AlreadyRunning(None)
+
+
+def holds(lock: int, paths: Paths) -> bool:
+    """Whether our lock is still the one that others find: somebody may have removed the directory around it."""
+    try:
+        return os.path.samestat(os.fstat(lock), os.stat(paths.lock))
+    except FileNotFoundError:
+        return False
 
 
 def _read_pid(lock: int) -> int | None:

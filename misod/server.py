@@ -35,13 +35,14 @@ WATCH_S = 1.0  # while a step runs, or memory may grow: how often to look
 class Server:
     """Bind, answer `status` at once, then run until drained. `open_engine` is called on the worker thread."""
 
-    def __init__(self, settings: Settings, paths: Paths, open_engine: Callable[[], engine.Engine]):
-        self.settings, self.paths = settings, paths
+    def __init__(self, settings: Settings, paths: Paths, lock: int, open_engine: Callable[[], engine.Engine]):
+        self.settings, self.paths, self.lock = settings, paths, lock
         self.sessions: dict[tuple[bytes, int], Session] = {}
         self.state, self.detail = "loading", ""
         self.ready: worker.Ready | None = None
         self.started_s = time.monotonic()
         self.requests = self.frames = 0
+        self.spoken_s = 0.0
         self.signalled = self.cut_off = False
         self.drain_deadline_s: float | None = None
         self.exit_code: int | None = None
@@ -98,7 +99,8 @@ class Server:
             text = f"misoctl speaks protocol {hello.major}.{hello.minor}, misod (pid {os.getpid()}) {ours}"
             raise errors.ProtocolError("version", text, hello.id)
         major, minor = m.VERSION
-        self._send(peer, m.Welcome(id=hello.id, major=major, minor=minor, version=misod.__version__, pid=os.getpid()))
+        who = {"version": misod.__version__, "pid": os.getpid(), "state": self._state()}
+        self._send(peer, m.Welcome(id=hello.id, major=major, minor=minor, **who))
 
     def _on_say(self, peer: bytes, say: m.Say) -> None:
         if (peer, say.id) in self.sessions:
@@ -144,20 +146,23 @@ class Server:
         self._send(peer, self._status(drain.id, state="draining"))
         self._begin_drain()
 
+    def _state(self) -> str:
+        return "draining" if self.drain_deadline_s is not None else self.state
+
     def _status(self, request: int, state: str | None = None) -> m.Status:
         ready, memory = self.ready, self.worker.memory
         _, speaking, parked = self.worker.counts
         return m.Status(
             id=request,
-            state=state or ("draining" if self.drain_deadline_s is not None else self.state),
+            state=state or self._state(),
             detail=fit(self.detail),
             version=misod.__version__,
             pid=os.getpid(),
             uptime_s=time.monotonic() - self.started_s,
-            engine=ready.info.engine if ready else "",
+            engine=fit(ready.info.engine if ready else "", 64),
             model=fit(ready.info.model if ready else self.settings.model, 256),
-            digest=ready.info.digest if ready else "",
-            backend=ready.info.backend if ready else "",
+            digest=fit(ready.info.digest if ready else "", 128),
+            backend=fit(ready.info.backend if ready else "", 64),
             sample_rate=ready.sample_rate if ready else 0,
             load_s=ready.load_s if ready else 0.0,
             keep_alive_s=self.settings.keep_alive_s,
@@ -167,6 +172,8 @@ class Server:
             max_rows=ready.max_rows if ready else self.settings.max_rows,
             requests=self.requests,
             frames=self.frames,
+            spoken_s=self.spoken_s,
+            drain_s=self.settings.drain_s,
             active_bytes=memory.active_bytes,
             cache_bytes=memory.cache_bytes,
             peak_bytes=memory.peak_bytes,
@@ -192,6 +199,9 @@ class Server:
 
     def _on_unloaded(self, event: worker.Unloaded) -> None:
         self.state, self.detail = ("failed", event.why) if event.why else ("idle", "")
+        if not runtime.holds(self.lock, self.paths):  # nobody can reach us, and another may listen in our place
+            log.warning("%s was removed", self.paths.lock)
+            self._begin_drain()
 
     def _session(self, job: Key) -> Session | None:
         """None: it was dropped, and the worker did not know yet."""
@@ -208,6 +218,7 @@ class Server:
             return
         seq = session.frame_sent(len(event.pcm) // 2, time.monotonic())
         self.frames += 1
+        self.spoken_s += len(event.pcm) / 2 / self.ready.sample_rate
         self._send(session.peer, m.Pcm(id=session.id, seq=seq, rate=self.ready.sample_rate, data=event.pcm))
 
     def _on_finished(self, event: worker.Finished) -> None:
@@ -228,7 +239,13 @@ class Server:
 
     def _send(self, peer: bytes, message: m.Message) -> None:
         """Never blocks. A peer that is gone, or whose pipe is full beyond its windows, loses its sessions."""
-        if not self.router.send(peer, message):
+        try:
+            data = codec.pack(message)
+        except errors.ProtocolError as fault:  # an engine's word that the wire does not take: this request's alone
+            log.error("cannot send: %s", fault)
+            self._forget((peer, message.id))
+            data = codec.pack(error(message.id, "engine", f"misod had an answer it cannot send: {fault}"))
+        if not self.router.send(peer, data):
             for key in [key for key in self.sessions if key[0] == peer]:
                 self._forget(key)
 

@@ -17,13 +17,21 @@ from protocol.messages import speakable
 # the third it does unless a number follows.
 _TITLES = set("Mr Mrs Ms Dr Prof St Gen Col Lt Sgt Rev Hon vs approx e.g i.e".split())
 _AT_THE_END_TOO = set("Jr Sr Inc Ltd Co etc a.m p.m".split())
-_BEFORE_NUMBERS = set("No no Fig fig Vol vol pp".split())
+_BEFORE_NUMBERS = set("No no Fig fig Vol vol pp Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec".split())
+_INITIALS = re.compile(r"(?:[A-Za-z]\.)+[A-Za-z]")  # U.S: its last stop ends a sentence where one of these follows
+_STARTERS = set("A An And As At But For He How I If In It My No On Our She So That The There They This We What".split())
 # Only a whole run of marks is tried, and never given back in parts: 60,000 full stops take no time.
-_END = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’)\]]*+(?=\s)|[。！？]|\n\s*\n")
+_END = re.compile(r"(?<![.!?…])[.!?…]++[\"'”’)\]]*+(?=\s)|[。！？]|\n\s*\n|\n(?=[ \t]*(?:[-*+•]|\d{1,3}[.)])[ \t])")
 _WORD = re.compile(r"[^\s\"'“”‘’(\[\-]*$")
 # Letters and plain marks with no stop inside: the grammars would change nothing, and cost 30 ms.
 _PLAIN = re.compile(r"[A-Za-z' ,;:\-]*[A-Za-z][,;:.!?]?")
 _CAPITALS = re.compile(r"\b[A-Z]{2,}\b")
+# Read as words though they are as short as initials are. US, IT, AM and OK are not among them.
+_SHORT_WORDS = set(
+    "ALL AN AND ANY ARE AS BAD BE BIG BUT BY CAN DAY DID DO DON END FEW FOR GET GO GOT HAD HAS HE HER HEY HI HIM HIS"
+    " HOT HOW IF IN IS ITS LET LOW MAN MAY ME MEN MY NEW NO NOR NOT NOW OF OFF OH OLD ON ONE OR OUR OUT OWN PUT RED RUN"
+    " SAW SAY SEE SET SHE SIX SO SON TEN THE TO TOO TOP TRY TWO UP USE WAS WAY WE WHO WHY WIN WON YES YET YOU".split()
+)
 _CLAUSE = re.compile(r"(?<=[,;:.!?—])\s+")
 _LONGEST_WORD = 40
 
@@ -31,6 +39,13 @@ _LONGEST_WORD = 40
 _RANGE = re.compile(r"(?<=\d)\s?–\s?(?=\d)")
 _TIMES = re.compile(r"(?<=\d)\s?\*\s?(?=\d)")
 _NUMBER_SIGN = re.compile(r"#(?=\d)")
+_SHARP = re.compile(r"\b([A-G])#(?!\w)")
+_SIGNS = dict(
+    zip("÷±×=&<>", "divided by|plus or minus|times|equals|and|less than|greater than".split("|"), strict=True)
+)
+_SIGN = re.compile(r"(?<=\w)\s?[÷±×=&]\s?(?=\w)|±(?=\d)|(?<=\d)[<>](?=\d)|(?<=\w )[<>](?= \w)")
+_TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
+_UNSEEN = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")  # soft hyphens, joiners, directions
 _SCHEME = re.compile(r"\b[A-Za-z]{2,10}://")
 _MARKUP = re.compile(r"[*#_`~|<>\\^{}\[\]\x00-\x1f\x7f]+|//+")
 
@@ -62,7 +77,7 @@ _NORMALISED = Limits(max_words=30, max_characters=120)
 
 def pieces(text: str, limits: Limits) -> Iterator[str]:
     """The text as a model is to read it, in order, every piece speakable and within `limits`."""
-    for sentence in map(_calm, sentences(text)):
+    for sentence in map(_calm, sentences(_plain_digits(_UNSEEN.sub("", text)))):
         for clause in [sentence] if _is_plain(sentence) else _cut(sentence, _NORMALISED):
             # before the grammars, which would take minutes over 60,000 marks or letters that the model has not
             if not speakable(fold_to_letters(clause) if limits.letters else clause):
@@ -98,6 +113,8 @@ def _goes_on(text: str, mark: re.Match) -> bool:
         return not after.isupper()
     if word in _BEFORE_NUMBERS:
         return after.isdigit()
+    if _INITIALS.fullmatch(word) and word not in _TITLES:
+        return re.match(r"\s*(\w*)", text[mark.end() : mark.end() + 12])[1] not in _STARTERS
     return word in _TITLES or (len(word) == 1 and word.isalpha())
 
 
@@ -119,13 +136,18 @@ def _is_plain(sentence: str) -> bool:
 
 
 def _without_markup(text: str) -> str:
-    """Digits of any script as 0-9; no mark that is written but not said."""
-    if not text.isascii():
-        text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
+    """Signs by their names; no mark that is written but not said."""
+    text = _SIGN.sub(lambda m: f" {_SIGNS[m.group().strip()]} ", _TAG.sub(" ", text))
+    text = _SHARP.sub(r"\1 sharp", text)
     text = _RANGE.sub(" to ", text)
     text = _TIMES.sub(" times ", text)
     text = _NUMBER_SIGN.sub("number ", text)
     return _MARKUP.sub(" ", _SCHEME.sub(" ", text))
+
+
+def _plain_digits(text: str) -> str:
+    """Digits of any script as 0-9."""
+    return text if text.isascii() else "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
 
 
 def warm() -> None:
@@ -145,8 +167,8 @@ def fold_to_letters(text: str) -> str:
 
 
 def _read_capitals(word: str) -> str:
-    """USA is spelt, NATO and HELLO are read."""
-    return word.capitalize() if len(word) > 3 else " ".join(word)
+    """USA is spelt; NATO, HELLO and WHY are read."""
+    return word.capitalize() if len(word) > 3 or word in _SHORT_WORDS else " ".join(word)
 
 
 def _cut(sentence: str, limits: Limits) -> list[str]:

@@ -1,5 +1,6 @@
 """One table: error code -> exit code of misoctl -> what to do next."""
 
+import errno
 from dataclasses import dataclass
 
 OK = 0
@@ -22,6 +23,8 @@ HUNG_UP = 129
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 TERMINATED = 143
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 EXIT_CODES = {
     OK: "spoken to the end, or done as asked",
@@ -67,6 +70,14 @@ ERRORS = {
     "engine": Entry(SOFTWARE, "try another --seed; the daemon's log says more"),
     "lost": Entry(UNAVAILABLE, "try again: the next request starts a new daemon"),
 }
+
+
+def of_file(error: OSError, place: object) -> tuple[int, str]:
+    """Exit code and line of a file under miso's home that could not be made; `place` where the error names none."""
+    line = f"{error.filename or place}: {error.strerror}"
+    if error.errno in DISK_FULL:
+        return IO_ERROR, f"{line}; free some space"
+    return CANT_CREATE, f"{line}; set MISO_HOME to a directory you own"
 
 
 class ProtocolError(Exception):

@@ -134,6 +134,7 @@ class Welcome(Message):
     minor: int = _int(0, 999)
     version: str = _str(1, 64)
     pid: int = _int(1, UINT32)
+    state: str = _str(1, 32)  # as in Status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,6 +221,8 @@ class Status(Message):
     max_rows: int = _int(0, 1024)
     requests: int = _int(0, UINT32)
     frames: int = _int(0, 2**53)
+    spoken_s: float = _float(0, 1e12)
+    drain_s: float = _float(0, 3600)
     active_bytes: int = _int(0, 2**53)
     cache_bytes: int = _int(0, 2**53)
     peak_bytes: int = _int(0, 2**53)

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from protocol import errors
 from protocol.errors import UnsafePath
 
 SUN_PATH_BYTES = 103 if sys.platform == "darwin" else 107  # sockaddr_un, less the final zero
@@ -49,8 +50,11 @@ def find_paths(environ=os.environ) -> Paths:
     else:
         import platformdirs  # 4 ms, not needed where MISO_HOME is set
 
-        home = platformdirs.user_data_path("miso")
-        logs = platformdirs.user_log_path("miso")
+        try:
+            home = platformdirs.user_data_path("miso")
+            logs = platformdirs.user_log_path("miso")
+        except RuntimeError:  # no HOME, and no entry in the user database
+            raise UnsafePath("this user has no home directory: set MISO_HOME to a directory you own") from None
     return Paths(home=home, run=_run_dir(home), logs=logs)
 
 
@@ -71,16 +75,25 @@ def _run_dir(home: Path) -> Path:
     return Path("/tmp") / f"miso-{os.getuid()}-{name}"
 
 
-def make_private(directory: Path) -> None:
-    """Make `directory`, and what is missing above it, with mode 0700 under any umask; then check_private."""
+def make_directories(directory: Path) -> None:
+    """Make `directory`, and what is missing above it, with mode 0700 under any umask.
+
+    Raises UnsafePath, or OSError where the disk is full.
+    """
     try:
         for each in (*reversed(directory.parents), directory):  # mkdir(parents=True) would leave parents at 0777
             if not each.exists():
                 each.mkdir(mode=0o700, exist_ok=True)
-    except FileExistsError:  # a dangling link, or a file
-        pass
     except OSError as error:
+        if error.errno in errors.DISK_FULL:
+            raise
         raise UnsafePath(f"cannot make {directory}: {error.strerror}; set MISO_HOME to a directory you own") from None
+
+
+def make_private(directory: Path) -> None:
+    """make_directories, then check_private."""
+    if not os.path.lexists(directory):
+        make_directories(directory)
     check_private(directory)
 
 

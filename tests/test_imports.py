@@ -26,7 +26,7 @@ ARROWS = {
         HEAVY | {"misod", "misoctl", "zmq", "click", "platformdirs"},
     ),
     "the I/O thread's side of misod loads no mlx": (
-        "import misod.__main__, misod.server, misod.session, misod.scheduler, misod.worker, misod.config, misod.text",
+        "import misod.__main__, misod.cli, misod.server, misod.session, misod.scheduler, misod.worker, misod.text",
         {"mlx", "misoctl", "soundfile", "huggingface_hub", "torch", "misod.miso"},
     ),
     "the scheduler and the model load no zmq": (

@@ -5,6 +5,7 @@ FAKE_STEP_MS     how long a step takes (default 2)
 FAKE_LOAD_GATE   a fifo: each load waits until somebody opened and closed it for writing
 FAKE_LOAD_ERROR  a file: while it exists a load fails with what it says
 FAKE_SLOW_S      in place of session.SLOW_S
+FAKE_INFO        what it says of itself, as JSON: {"model": "other"}
 FAKE_VERSION     in place of the protocol's version: "2.0"
 
 A text makes two frames a word, or N where it says `last N`; other words that it obeys are in FakeEngine.
@@ -22,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from misod import __main__ as entry
+from misod import cli as entry
 from misod import session
 from misod.engine import Chunk, Fault, Info, Memory, ModelError, Row, RowFault, Say
 from protocol import messages
@@ -41,7 +42,8 @@ class FakeEngine:
 
     def __init__(self, max_rows: int):
         self.max_rows = max_rows
-        self.info = Info(engine="fake", model="fake", digest="0" * 64, backend="none")
+        about = {"engine": "fake", "model": "fake", "digest": "0" * 64, "backend": "none"}
+        self.info = Info(**about | json.loads(os.environ.get("FAKE_INFO", "{}")))
         self.step_s = float(os.environ.get("FAKE_STEP_MS", "2")) / 1000
         self.rows = 0
         trace("open")
@@ -77,7 +79,7 @@ class FakeEngine:
         if fault and row.made == int(fault[1]):
             return Fault("" if "silent" in text else f"asked to fail at frame {row.made}")
         trace(f"frame {text}")
-        pcm = pcm_of(text, row.say.seed, row.made)
+        pcm = np.zeros(40_000, np.float32) if "huge frame" in text else pcm_of(text, row.say.seed, row.made)
         row.made += 1
         return Chunk(pcm, "eos" if row.made >= row.length else None)
 

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import signal
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -188,6 +190,39 @@ def test_a_home_that_is_a_file_is_refused(home):
     assert (home.path / "file").read_text() == "mine"
 
 
+def test_a_signal_while_it_starts_ends_it_without_a_traceback(home):
+    home.may_trace_back = True  # Python's own, before any line of ours
+    for delay_s in (0.02, 0.06, 0.12, 0.2, 0.3):
+        serve = home.spawn([sys.executable, "-m", "misod", "serve"], {})
+        time.sleep(delay_s)
+        serve.send_signal(signal.SIGINT)
+        assert ended(serve) in (errors.OK, -signal.SIGINT)
+    assert "/misod/" not in home.said()
+
+
+# ---- what others remove
+
+
+def test_its_run_directory_removed_it_leaves_its_successor_alone_and_ends(home):
+    first = home.fake(keep_alive_s=0.5)
+    with Raw(home) as raw:
+        raw.say(1, FOREVER)
+        raw.until(m.Pcm)  # it stays while it speaks
+        shutil.rmtree(home.run)
+        second = home.fake()
+        raw.send(m.Cancel(id=1))
+        raw.until(m.Done)
+    assert ended(first) == errors.OK
+    assert home.wait_for("ready").pid == second.pid
+
+
+def test_its_socket_removed_misoctl_can_still_stop_it(fake):
+    fake.socket.unlink()
+    stopped = fake.misoctl("stop")
+    assert stopped.returncode == errors.OK and str(fake.daemon.pid) in stopped.stderr
+    assert ended(fake.daemon) == errors.OK
+
+
 # ---- loading
 
 
@@ -266,6 +301,26 @@ def test_a_reason_that_is_no_text_still_reaches_the_client(home):
         assert raw.ping().state == "ready"
 
 
+@pytest.mark.parametrize("field", ["engine", "model", "digest", "backend"])
+def test_an_engine_that_calls_itself_too_much_ends_no_daemon(home, field):
+    home.env["FAKE_INFO"] = json.dumps({field: "\u20ac" * 1000})
+    home.fake()
+    with Raw(home) as raw:
+        raw.say(1, "two words")
+        assert raw.until(m.Done)[-1].end == "eos"
+        assert raw.ping().state == "ready"
+
+
+def test_an_answer_that_the_wire_does_not_take_ends_its_request_alone(home):
+    home.fake()
+    with Raw(home) as raw:
+        raw.say(1, "a huge frame")
+        failed = raw.until(m.Error)[-1]
+        assert (failed.id, failed.code) == (1, "engine") and "pcm.data" in failed.message
+        raw.say(2, "two words")
+        assert raw.until(m.Done)[-1].id == 2
+
+
 def test_unused_it_frees_the_model_and_the_next_request_waits_for_it(home):
     home.fake(keep_alive_s=0.1)
     home.wait_for("idle")
@@ -333,11 +388,29 @@ def test_draining_it_refuses_who_waits_and_who_comes(home):
         daemon.terminate()
         assert raw.until(m.Error)[-1] == m.Error(id=2, code="draining", message="misod is shutting down")
         assert raw.ping().state == "draining"
-        late = home.misoctl("say", "--raw", "I come late")
+        late = home.misoctl("say", "--raw", "--no-start", "I come late")
         assert late.returncode == errors.TRY_AGAIN and "shutting down" in late.stderr
         raw.send(m.Cancel(id=1))
         assert raw.until(m.Done)[-1].end == "cancelled"
     assert ended(daemon) == errors.OK
+
+
+@pytest.mark.parametrize("verb", [("start",), ("say", "--raw", "I come late.")], ids=["start", "say"])
+def test_one_that_stops_is_waited_for_and_another_started(home, verb):
+    daemon = home.fake()
+    with Raw(home) as raw:
+        raw.say(1, FOREVER)
+        raw.until(m.Pcm)
+        daemon.terminate()
+        until(lambda: raw.ping().state == "draining", "the drain")
+        late = home.misoctl_process(*verb, stdout=subprocess.PIPE)
+        assert not late.stderr.readline().startswith(b"misoctl: misod is ready")
+        raw.send(m.Cancel(id=1))
+        raw.until(m.Done)
+    assert ended(daemon) == errors.OK
+    late.communicate(timeout=30)
+    assert late.returncode == errors.OK and home.lock_pid() != daemon.pid
+    assert home.wait_for("ready").model == "nano"
 
 
 def test_a_drain_during_a_load_refuses_who_waits_and_ends(home, gate):

@@ -314,7 +314,7 @@ class Daemon(threading.Thread):
 
 
 def welcome(hello: m.Hello, minor: int = 0) -> list[m.Message]:
-    return [m.Welcome(id=hello.id, major=1, minor=minor, version="9.9.9", pid=4242)]
+    return [m.Welcome(id=hello.id, major=1, minor=minor, version="9.9.9", pid=4242, state="ready")]
 
 
 def receipt(request: int, end: str = "eos", samples: int = 1920) -> m.Done:

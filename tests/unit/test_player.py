@@ -41,8 +41,7 @@ def programs(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
-    real = player.importlib.util.find_spec
-    monkeypatch.setattr(player.importlib.util, "find_spec", lambda n: None if n == "sounddevice" else real(n))
+    monkeypatch.setitem(sys.modules, "sounddevice", None)  # importing it is an ImportError
 
     def make(name: str, body: str = RECORD) -> None:
         head = f"#!{sys.executable}\nimport os, sys\nfrom pathlib import Path\nhere = {str(tmp_path)!r}\n"
@@ -229,9 +228,8 @@ def test_when_we_are_killed_the_player_s_input_ends(programs, tmp_path):
         'Path(here, "up").touch()\n' + textwrap.dedent(RECORD) + 'Path(here, "over").touch()',
     )
     code = """if 1:
-        import importlib.util, time
-        real = importlib.util.find_spec
-        importlib.util.find_spec = lambda n: None if n == "sounddevice" else real(n)
+        import sys, time
+        sys.modules["sounddevice"] = None
         from misoctl.player import open_player
         sink = open_player()
         sink.write(bytes(3840), 24000)
@@ -248,8 +246,7 @@ def test_when_we_are_killed_the_player_s_input_ends(programs, tmp_path):
 def test_standard_output_is_not_the_player_s_to_write_to(programs, tmp_path):
     for name in ("aplay", "afplay"):
         programs(name, 'print("hello"); sys.stdin.buffer.read()')
-        code = "import importlib.util as u; r = u.find_spec\n"
-        code += "u.find_spec = lambda n: None if n == 'sounddevice' else r(n)\n"
+        code = "import sys; sys.modules['sounddevice'] = None\n"
         code += "from misoctl.player import open_player; s = open_player(); s.write(bytes(2), 24000); s.close(True)"
         child = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=20, check=True)
         assert child.stdout == b""

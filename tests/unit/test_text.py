@@ -23,6 +23,13 @@ END = (".", "!", "?", "…", "。", "！", "？")
         ("See No. 5 and fig. 2. No. Not now.", ["See No. 5 and fig. 2.", "No.", "Not now."]),
         ("Come at 5 p.m. The door is open.", ["Come at 5 p.m.", "The door is open."]),
         ("Bread, milk etc. and so on.", ["Bread, milk etc. and so on."]),
+        ("Sept. 3 and Nov. 29. May 1.", ["Sept. 3 and Nov. 29.", "May 1."]),
+        (
+            "The U.S. Army and U.S. troops. In the U.S. He left.",
+            ["The U.S. Army and U.S. troops.", "In the U.S.", "He left."],
+        ),
+        ("Buy:\n- milk\n- eggs\nand bread", ["Buy:", "- milk", "- eggs and bread"]),
+        ("Do:\n1. this\n 2) that", ["Do:", "1.", "this", "2) that"]),
         ('"Stop!" he said. "Now."', ['"Stop!" he said.', '"Now."']),
         ("He asked (twice?) and left. Gone.", ["He asked (twice?) and left.", "Gone."]),
         ("Wait... What?! Yes…  No.", ["Wait...", "What?!", "Yes…", "No."]),
@@ -195,3 +202,21 @@ def test_the_first_piece_comes_before_the_rest_is_normalised(monkeypatch, unit):
 def test_no_text_within_the_limit_takes_quadratic_time(given):
     """The first three took from ten seconds to minutes; here they would show as a test that hangs."""
     assert next(pieces(given, NANO))
+
+
+@pytest.mark.parametrize(
+    ("given", "spoken"),
+    [
+        ("I said NO. WHY NOT?", "I said No. Why Not?"),
+        ("Do NOT do it NOW.", "Do Not do it Now."),
+        ("The USA and NASA, by BBC.", "The U S A and Nasa, by B B C."),
+        ("\u0663\u0664", "thirty four."),
+        ("soft\u00adhyphen, zero\u200bwidth, \u2067left\u2069.", "softhyphen, zerowidth, left."),
+        ("6 ÷ 2 = 3, 5 ± 1.", "six divided by two equals three, five plus or minus one."),
+        ("3 < 4 and a > b.", "three less than four and a greater than b."),
+        ("I know C# and R&D.", "I know C sharp and R and D."),
+        ("a <b>bold</b> move", "a bold move."),
+    ],
+)
+def test_what_is_written_is_said(given, spoken):
+    assert " ".join(pieces(given, NANO)) == spoken

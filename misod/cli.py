@@ -1,0 +1,96 @@
+"""misod: `misod serve` runs the daemon in the foreground, for launchd and for a look at what it does."""
+
+import faulthandler
+import logging
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+import misod
+from misod.config import ConfigError, Settings, load_settings, variable
+from misod.engine import Engine, open_engine
+from misod.log import start_log
+from misod.runtime import AlreadyRunning, TooFewFiles, secure
+from protocol import errors
+from protocol.paths import Paths, find_paths
+
+
+def _settings_help() -> str:
+    """One line a setting: name, environment name, default, meaning."""
+    lines = ["\b", "Settings, each by flag, else environment, else config.toml, else default:"]
+    for f in fields(Settings):
+        lines.append(f"  --{f.name.replace('_', '-'):<16} {variable(f.name):<20} {f.default}")
+        lines.append(f"      {f.metadata['help']}")
+    lines.append("  MISO_HOME moves everything: config.toml, models, logs, the socket.")
+    return "\n".join(lines)
+
+
+@click.group(epilog=_settings_help(), context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(misod.__version__, prog_name="misod")
+def main() -> None:
+    """The miso daemon: keeps a speech model warm and speaks for misoctl."""
+
+
+def _with_settings(command):
+    for f in reversed(fields(Settings)):
+        option = f"--{f.name.replace('_', '-')}"
+        text = f"{f.metadata['help']} [{variable(f.name)}; default {f.default}]"
+        command = click.option(option, f.name, default=None, metavar=type(f.default).__name__.upper(), help=text)(
+            command
+        )
+    return command
+
+
+@main.command()
+@_with_settings
+def serve(**flags) -> None:
+    """Run in the foreground until SIGTERM or `misoctl stop`."""
+    leave(run(flags, open_engine))
+
+
+def run(flags: dict, opener: Callable[[str, Path, int], Engine]) -> int:
+    """The daemon, start to end; the exit code. `opener` makes the engine, on the worker's thread."""
+    faulthandler.enable()
+    home = None
+    try:
+        paths = find_paths()
+        home = paths.home
+        settings = load_settings(paths.config, flags)
+        lock = secure(paths)  # held until the process ends
+        start_log(paths.log, settings.log_level)
+    except AlreadyRunning as error:
+        return _refuse(errors.TRY_AGAIN, f"{error}; `misoctl stop` ends it")
+    except ConfigError as error:
+        return _refuse(errors.BAD_CONFIG, str(error))
+    except TooFewFiles as error:
+        return _refuse(errors.OS_LIMIT, str(error))
+    except errors.UnsafePath as error:
+        return _refuse(errors.NO_PERMISSION, str(error))
+    except OSError as error:
+        return _refuse(*errors.of_file(error, home))
+    from misod.server import Server  # zmq after the file limit is raised
+
+    model = _choose_model(settings.model, paths)
+    return Server(settings, paths, lock, lambda: opener(model, paths.home / "models", settings.max_rows)).run()
+
+
+def leave(code: int) -> NoReturn:
+    """End without C++ destructors: MLX's abort the process, for its streams belong to the worker's thread."""
+    logging.shutdown()
+    os._exit(code)
+
+
+def _choose_model(wanted: str, paths: Paths) -> str:
+    if wanted != "auto":
+        return wanted
+    return "miso" if (paths.home / "models" / "miso" / "config.json").exists() else "nano"
+
+
+def _refuse(code: int, why: str) -> int:
+    print(f"misod: {why}", file=sys.stderr)
+    return code
