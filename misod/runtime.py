@@ -16,7 +16,7 @@ import psutil
 from protocol.errors import UnsafePath
 from protocol.paths import Paths, make_directories, make_private
 
-WANTED_FILES = 4096
+WANTED_FILES = 16384  # a connection that says nothing holds one for a second
 FEWEST_FILES = 1024  # under this libzmq's ipc accept may abort on EMFILE (libzmq #1306)
 
 

@@ -232,6 +232,9 @@ def connect_rudely(home, rng: random.Random, count: int) -> None:
             plain.connect(str(home.socket))
             with contextlib.suppress(OSError):  # it may have closed already
                 plain.sendall(rng.choice(GARBAGE) + rng.randbytes(rng.randrange(64)))
+    with socket.socket(socket.AF_UNIX) as last:
+        last.connect(str(home.socket))
+        last.recv(1)  # its greeting: all before were taken off the backlog, which a DEALER that finds it full is not
 
 
 def mutated(rng: random.Random, originals: list[bytes]) -> bytes:
@@ -268,8 +271,8 @@ def send_mutants(home, rng: random.Random, count: int) -> None:
 
 def storm(home, count: int) -> None:
     rng = random.Random(1)
-    connect_rudely(home, rng, 200)
-    send_mutants(home, rng, 200)
+    connect_rudely(home, rng, 1000)
+    send_mutants(home, rng, 1000)
     weight = Weight(home)
     connect_rudely(home, rng, count)
     send_mutants(home, rng, count)

@@ -154,6 +154,12 @@ def test_an_unknown_flag_is_exit_2(misoctl, arguments):
     assert "No such option" in usage(say(misoctl, *arguments))
 
 
+def test_no_verb_at_all_is_the_help_and_exit_2(misoctl):
+    done = misoctl()
+    assert done.returncode == errors.USAGE and done.stdout == b""
+    assert done.stderr.startswith(b"Usage: misoctl") and b"Exit codes:" in done.stderr
+
+
 def test_an_unknown_verb_is_exit_2(misoctl):
     assert "No such command" in usage(misoctl("speak", "hi"))
 

@@ -1,5 +1,6 @@
 """Where things are, and which directories are private enough: the same rules on both sides of the socket."""
 
+import errno
 import os
 import socket
 import stat
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from protocol import errors
 from protocol import paths as p
 from protocol.errors import UnsafePath
 
@@ -18,6 +20,29 @@ def any_umask(request):
     before = os.umask(request.param)
     yield
     os.umask(before)
+
+
+def test_a_user_without_a_home_directory_is_told_to_name_one(monkeypatch):
+    def unknown(_uid):
+        raise KeyError("no such user")
+
+    for name in ("HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "MISO_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    with pytest.raises(UnsafePath, match="set MISO_HOME"):
+        p.find_paths()
+
+
+def test_a_full_disk_is_not_taken_for_a_wrong_directory(tmp_path, monkeypatch):
+    def full(*_args, **_more):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        p.make_private(tmp_path / "a" / "run")
+    code, line = errors.of_file(caught.value, tmp_path)
+    assert code == errors.IO_ERROR and str(tmp_path) in line and "free some space" in line
+    assert errors.of_file(OSError(errno.EACCES, "Permission denied", "/x"), tmp_path)[0] == errors.CANT_CREATE
 
 
 def mode(path: Path) -> int:

@@ -222,6 +222,16 @@ def test_a_signal_while_the_rest_plays_kills_the_player(programs, tmp_path, name
     assert all(gone(int(pid)) for pid in wait_for(tmp_path / "pids").split())
 
 
+@pytest.mark.parametrize("failure", ["OSError('PortAudio library not found')", "ImportError('no cffi')"])
+def test_a_sounddevice_that_cannot_load_is_passed_over(programs, tmp_path, monkeypatch, failure):
+    (tmp_path / "sounddevice.py").write_text(f"raise {failure}")
+    monkeypatch.delitem(sys.modules, "sounddevice")
+    monkeypatch.syspath_prepend(tmp_path)
+    programs("aplay")
+    play(bytes(3840))
+    assert (tmp_path / "bytes").read_bytes() == bytes(3840)
+
+
 def test_when_we_are_killed_the_player_s_input_ends(programs, tmp_path):
     programs(
         "aplay",
