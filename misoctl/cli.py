@@ -18,6 +18,8 @@ from protocol import messages as m
 STOP_S = 10.0  # beyond misod's drain
 DRAIN_S = 15.0  # its default, where it could not be asked
 
+SECONDS = click.FloatRange(0.1, 1e8)
+KEEP_HELP = "Seconds without a request after which the model is freed, from now on."
 EXIT_HELP = "\b\nExit codes:\n" + "\n".join(f"  {code:>3}  {text}" for code, text in errors.EXIT_CODES.items())
 
 
@@ -83,6 +85,8 @@ def cli() -> None:
 @click.option(
     "--speaker", type=click.IntRange(0, 99), default=0, show_default=True, help="Which of the model's voices."
 )
+@click.option("--model", metavar="NAME", help="Speak with this model; `misoctl list` shows which are here.")
+@click.option("--keep-alive", "keep_alive_s", type=SECONDS, callback=_finite, help=KEEP_HELP)
 @click.option("--no-start", is_flag=True, help="Do not start misod; exit 69 where none runs.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the receipt on standard output.")
@@ -137,6 +141,41 @@ def status(as_json) -> None:
     click.echo(f"  memory    {now.rss_bytes / 1e6:.0f} MB resident, {now.active_bytes / 1e6:.0f} MB held by MLX")
     click.echo(f"  socket    {now.socket}")
     click.echo(f"  log       {now.log}")
+
+
+@cli.command()
+@click.argument("model", required=False)
+@click.option("--keep-alive", "keep_alive_s", type=SECONDS, callback=_finite, help=KEEP_HELP)
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
+def load(model, keep_alive_s, quiet) -> None:
+    """Have MODEL ready, so that the next `say` starts at once; what speaks is finished first.
+
+    \b
+      misoctl load                     whichever is loaded, else the default
+      misoctl load miso --keep-alive 600
+    """
+    _change_model(lambda client: client.load(model, keep_alive_s), hush if quiet else tell)
+
+
+@cli.command()
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
+def unload(quiet) -> None:
+    """Free the model's memory. The daemon stays, and the next `say` loads again."""
+    from misoctl.client import preflight
+    from protocol.paths import find_paths
+
+    preflight(find_paths())
+    _change_model(lambda client: client.unload(), hush if quiet else tell)
+
+
+def _change_model(request, talk) -> None:
+    from misoctl.speech import telling
+    from misoctl.start import connect
+    from protocol.paths import find_paths
+
+    with connect(find_paths(), True, talk) as client:
+        *_, now = telling(request(client), talk)
+    talk(f"{now.model} is ready, loaded in {now.load_s:.2f} s" if now.state == "ready" else "no model is loaded")
 
 
 @cli.command()

@@ -26,6 +26,12 @@ class NoDaemon(Failure):
         super().__init__(errors.UNAVAILABLE, f"no misod listens on {paths.socket}", "start it with `misoctl start`")
 
 
+class Lost(Failure):
+    def __init__(self):
+        entry = errors.ERRORS["lost"]
+        super().__init__(entry.exit_code, "the connection to misod was lost", entry.next_step)
+
+
 def preflight(paths: Paths) -> None:
     """Raises NoDaemon within a millisecond where nothing listens; UnsafePath where others could listen in our place."""
     if not os.path.lexists(paths.run):
@@ -68,7 +74,7 @@ class Client:
         self._dealer.setsockopt(zmq.RCVHWM, 64)
         self._dealer.setsockopt(zmq.HANDSHAKE_IVL, 1000)
         self._dealer.setsockopt(zmq.HEARTBEAT_IVL, 1000)
-        self._dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3000)
+        self._dealer.setsockopt(zmq.HEARTBEAT_TIMEOUT, 2500)
         self._monitor = self._dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)
         self._poller = zmq.Poller()
         self._poller.register(self._dealer, zmq.POLLIN)
@@ -77,6 +83,9 @@ class Client:
         self._last_id = 0
         try:
             self.welcome = self._hello()
+        except Lost:  # it was on its way out
+            self.close()
+            raise NoDaemon(paths) from None
         except BaseException:
             self.close()
             raise
@@ -107,6 +116,20 @@ class Client:
             self._try_send(m.Cancel(id=message.id))
             raise
 
+    def load(self, model: str | None, keep_alive_s: float | None = None) -> Iterator[m.Message]:
+        """Yields progress as it comes, last the status once the model is there. Raises Failure."""
+        yield from self._change(m.Load(id=self._new_id(), model=model, keep_alive_s=keep_alive_s))
+
+    def unload(self) -> Iterator[m.Message]:
+        """As load, once the model is freed."""
+        yield from self._change(m.Unload(id=self._new_id()))
+
+    def _change(self, message: m.Message) -> Iterator[m.Message]:
+        self._send(message)
+        while not isinstance(answer := self._receive(message.id, None), m.Status):
+            yield answer
+        yield answer
+
     def status(self) -> m.Status:
         return self._ask(m.StatusRequest(id=self._new_id()))
 
@@ -135,7 +158,7 @@ class Client:
 
     def _send(self, message: m.Message) -> None:
         if not self._try_send(message):
-            raise _lost()
+            raise Lost
 
     def _try_send(self, message: m.Message) -> bool:
         """False where the daemon is gone: what it sent before that may still be read."""
@@ -166,7 +189,7 @@ class Client:
                 message = f"misod did not answer for {ANSWER_S:g} s"
                 raise Failure(errors.UNAVAILABLE, message, "`misoctl stop`, try again")
             if not self._dealer.poll(100):  # a done sent just before the daemon closed may be on its way
-                raise _lost()
+                raise Lost
 
     def _read(self, parts: list[bytes]) -> m.Message:
         try:
@@ -179,7 +202,3 @@ class Client:
     def _new_id(self) -> int:
         self._last_id += 1
         return self._last_id
-
-
-def _lost() -> Failure:
-    return Failure.of_code("lost", "the connection to misod was lost")

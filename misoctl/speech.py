@@ -94,16 +94,10 @@ def open_sink(output: str | None, raw: bool, as_json: bool) -> Iterator:
 def speak(client: Client, text: str, options: dict, sink, tell: Callable[[str], None]) -> m.Done:
     """Stream one request into `sink`. Interrupted, it closes the sink first: silence at once."""
     stream = client.say(text=text, **({"speaker": 0} | options))
-    said = ""
     try:
-        for message in stream:
+        for message in telling(stream, tell):
             if isinstance(message, m.Pcm):
                 sink.write(message.data, message.rate)
-            elif isinstance(message, m.Progress):
-                wait = WAITS.get(message.state, message.state)
-                if wait and wait != said:
-                    tell(wait)
-                    said = wait
     except BaseException:
         try:
             sink.close(whole=False)
@@ -111,6 +105,18 @@ def speak(client: Client, text: str, options: dict, sink, tell: Callable[[str], 
             stream.close()  # cancels
         raise
     return message  # a stream's last
+
+
+def telling(stream: Iterator[m.Message], tell: Callable[[str], None]) -> Iterator[m.Message]:
+    """What comes, in order; what is waited for is told, once each time it changes."""
+    said = ""
+    for message in stream:
+        if isinstance(message, m.Progress):
+            wait = WAITS.get(message.state, message.state)
+            if wait and wait != said:
+                tell(wait)
+                said = wait
+        yield message
 
 
 def report(done: m.Done, quiet: bool, as_json: bool) -> None:

@@ -24,15 +24,7 @@ def connect(paths: Paths, may_start: bool, tell: Tell) -> Client:
 
     One that is stopping is waited for, and another started in its place.
     """
-    try:
-        client = Client(paths)
-        if may_start and client.welcome.state == "draining":
-            client.close()
-            raise NoDaemon(paths)
-    except NoDaemon:
-        if not may_start:
-            raise
-        client = _start(paths, tell)
+    client = (_try_connect(paths) or _start(paths, tell)) if may_start else Client(paths)
     if client.welcome.minor != m.VERSION[1]:
         theirs = f"{client.welcome.major}.{client.welcome.minor}"
         tell(f"misod speaks protocol {theirs}, misoctl {m.VERSION[0]}.{m.VERSION[1]}: restart it soon")

@@ -13,11 +13,11 @@ import click
 
 import misod
 from misod.config import ConfigError, Settings, load_settings, variable
-from misod.engine import Engine, open_engine
+from misod.engine import Engine, Models, model_directory, open_engine
 from misod.log import start_log
 from misod.runtime import AlreadyRunning, TooFewFiles, secure
 from protocol import errors
-from protocol.paths import Paths, find_paths
+from protocol.paths import find_paths
 
 
 def _settings_help() -> str:
@@ -53,8 +53,8 @@ def serve(**flags) -> None:
     leave(run(flags, open_engine))
 
 
-def run(flags: dict, opener: Callable[[str, Path, int], Engine]) -> int:
-    """The daemon, start to end; the exit code. `opener` makes the engine, on the worker's thread."""
+def run(flags: dict, opener: Callable[[Path, int], Engine]) -> int:
+    """The daemon, start to end; the exit code. `opener` makes the engine of a model's directory."""
     faulthandler.enable()
     home = None
     try:
@@ -75,20 +75,16 @@ def run(flags: dict, opener: Callable[[str, Path, int], Engine]) -> int:
         return _refuse(*errors.of_file(error, home))
     from misod.server import Server  # zmq after the file limit is raised
 
-    model = _choose_model(settings.model, paths)
-    return Server(settings, paths, lock, lambda: opener(model, paths.home / "models", settings.max_rows)).run()
+    def find(name: str) -> Path:
+        return model_directory(name or settings.model, paths.home / "models")
+
+    return Server(settings, paths, lock, Models(find, lambda directory: opener(directory, settings.max_rows))).run()
 
 
 def leave(code: int) -> NoReturn:
     """End without C++ destructors: MLX's abort the process, for its streams belong to the worker's thread."""
     logging.shutdown()
     os._exit(code)
-
-
-def _choose_model(wanted: str, paths: Paths) -> str:
-    if wanted != "auto":
-        return wanted
-    return "miso" if (paths.home / "models" / "miso" / "config.json").exists() else "nano"
 
 
 def _refuse(code: int, why: str) -> int:

@@ -1,10 +1,15 @@
 """What the daemon asks of a speech model. Two engines, two ifs: no registry."""
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+
+BUNDLED = "nano"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a model: no path
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,14 @@ class RowFault(Exception):
 
 
 class ModelError(Exception):
-    """The model cannot be opened: the message names the file, what is wrong and what to do."""
+    """The model cannot be opened: the message names the file, what is wrong and what to do.
+
+    `code` is of protocol.errors: no such model is here (no_model), or it is not as it must be (model).
+    """
+
+    def __init__(self, message: str, code: str = "model"):
+        super().__init__(message)
+        self.code = code
 
 
 class Engine(Protocol):
@@ -98,15 +110,28 @@ class Engine(Protocol):
         """Give the memory back."""
 
 
-def open_engine(model: str, models_dir: Path, max_rows: int) -> Engine:
-    """The engine with `model` loaded and warm. Raises ModelError. Imports mlx on the thread that calls it."""
-    if model == "nano":
-        from misod.miso.engine import MisoEngine, bundled_voice
+@dataclass(frozen=True)
+class Models:
+    """How the worker comes by an engine. Both raise ModelError."""
 
-        return MisoEngine.open("nano", bundled_voice(), max_rows)
+    find: Callable[[str], Path]  # the directory of a model's name; of "", the default's
+    open: Callable[[Path], Engine]
+
+
+def model_directory(model: str, models_dir: Path) -> Path:
+    """Where `model` is; "auto" is the best one present. Raises ModelError where there is none of that name."""
+    if model == "auto":
+        model = "miso" if (models_dir / "miso" / "config.json").exists() else BUNDLED
+    if model == BUNDLED:
+        return Path(__file__).parent / "miso" / BUNDLED
     directory = models_dir / model
-    if (directory / "config.json").exists():
-        from misod.miso.engine import MisoEngine
+    if not NAME.fullmatch(model) or not (directory / "config.json").exists():
+        raise ModelError(f"no model named {model!r}: {BUNDLED} is bundled, others live in {models_dir}", "no_model")
+    return directory
 
-        return MisoEngine.open(model, directory, max_rows)
-    raise ModelError(f"no model named {model!r}: nano is bundled, others live in {models_dir}")
+
+def open_engine(directory: Path, max_rows: int) -> Engine:
+    """The engine with the model in `directory` loaded and warm. Raises ModelError. Imports mlx on this thread."""
+    from misod.miso.engine import MisoEngine
+
+    return MisoEngine.open(directory.name, directory, max_rows)

@@ -30,7 +30,7 @@ class Router:
         self.socket.setsockopt(zmq.BACKLOG, 1024)  # a connect over ipc that finds it full fails, and is not tried again
         self.socket.setsockopt(zmq.HANDSHAKE_IVL, 1000)
         self.socket.setsockopt(zmq.HEARTBEAT_IVL, 1000)
-        self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 3000)
+        self.socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 2500)
         self.socket.setsockopt(zmq.LINGER, 0)
         self._admit_only_us()
         self.socket.bind(f"ipc://{path}")

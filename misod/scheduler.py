@@ -15,10 +15,12 @@ Key = tuple[bytes, int, int]  # (the client's routing id, its request id, a seri
 
 @dataclass
 class Job:
-    """One request as the worker sees it."""
+    """One request as the worker sees it: to speak, or (say None) to load or free a model."""
 
     key: Key
-    say: Say
+    say: Say | None
+    model: str | None = ""  # the one it needs; "": whichever is loaded; None: none may be
+    keep_alive_s: float | None = None
     row: Row | None = None  # None until it is prefilled
     credit: int = WINDOW_FRAMES  # frames that may be sent before the next ack
     frames: int = 0
@@ -43,9 +45,13 @@ class Scheduler:
     def submit(self, job: Job) -> None:
         self._queue.append(job)
 
+    def head(self) -> Job | None:
+        """The next job in line, which stays there."""
+        return self._queue[0] if self._queue else None
+
     def admit(self) -> Job | None:
         """The next job in line, where a row is free: prefill it. One a step, so that speaking rows do not wait long."""
-        if not self._queue or len(self._rows) >= self.max_rows:
+        if not self._queue or not self.has_room:
             return None
         job = self._queue.popleft()
         self._rows[job.key] = job
@@ -75,10 +81,17 @@ class Scheduler:
                 return job
         return None
 
+    def waiting(self) -> list[Job]:
+        return list(self._queue)
+
     @property
-    def can_work(self) -> bool:
-        """Whether there is anything to prefill or to step."""
-        return bool(self.ready()) or bool(self._queue and len(self._rows) < self.max_rows)
+    def has_room(self) -> bool:
+        return len(self._rows) < self.max_rows
+
+    @property
+    def speaks(self) -> bool:
+        """Whether there are rows, parked ones too."""
+        return bool(self._rows)
 
     @property
     def empty(self) -> bool:

@@ -11,7 +11,6 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable
 
 import zmq
 
@@ -33,9 +32,9 @@ WATCH_S = 1.0  # while a step runs, or memory may grow: how often to look
 
 
 class Server:
-    """Bind, answer `status` at once, then run until drained. `open_engine` is called on the worker thread."""
+    """Bind, answer `status` at once, then run until drained. `models` is used on the worker thread."""
 
-    def __init__(self, settings: Settings, paths: Paths, lock: int, open_engine: Callable[[], engine.Engine]):
+    def __init__(self, settings: Settings, paths: Paths, lock: int, models: engine.Models):
         self.settings, self.paths, self.lock = settings, paths, lock
         self.sessions: dict[tuple[bytes, int], Session] = {}
         self.state, self.detail = "loading", ""
@@ -50,7 +49,7 @@ class Server:
         self.memory_due_s = 0.0
         self.router = Router(paths.socket, settings.max_rows)
         self.wake = Wake()
-        self.worker = worker.Worker(open_engine, settings.max_rows, settings.keep_alive_s, self.wake.ring)
+        self.worker = worker.Worker(models, settings.max_rows, settings.keep_alive_s, self.wake.ring)
 
     def run(self) -> int:
         """Returns the exit code."""
@@ -103,16 +102,11 @@ class Server:
         self._send(peer, m.Welcome(id=hello.id, major=major, minor=minor, **who))
 
     def _on_say(self, peer: bytes, say: m.Say) -> None:
-        if (peer, say.id) in self.sessions:
-            raise errors.ProtocolError("duplicate", "this id was in use: both requests are stopped", say.id)
-        if self.drain_deadline_s is not None:
-            raise errors.ProtocolError("draining", "misod is shutting down", say.id)
-        if len(self.sessions) >= self.settings.max_requests:
-            raise errors.ProtocolError("busy", f"{len(self.sessions)} requests wait or speak already", say.id)
+        self._check_room(peer, say.id)
         if not m.speakable(say.text):
             raise errors.ProtocolError("unspeakable", "there is nothing to say in this text", say.id)
         seed = secrets.randbits(32) if say.seed is None else say.seed
-        session = Session(peer, say.id, seed, say.speaker, said_s=time.monotonic())
+        session = Session(peer, say.id, time.monotonic(), seed, say.speaker)
         self.sessions[session.key] = session
         self.requests += 1
         log.info("say: %d bytes, %d sessions", len(say.text.encode()), len(self.sessions))
@@ -127,10 +121,32 @@ class Server:
             top_k=say.top_k,
             max_seconds=say.max_seconds,
         )
-        self.worker.inbox.put(worker.Submit(session.job, wanted))
+        self.worker.inbox.put(worker.Submit(session.job, wanted, say.model or "", say.keep_alive_s))
+
+    def _check_room(self, peer: bytes, request: int) -> None:
+        """Raises ProtocolError unless one more request may wait."""
+        if (peer, request) in self.sessions:
+            raise errors.ProtocolError("duplicate", "this id was in use: both requests are stopped", request)
+        if self.drain_deadline_s is not None:
+            raise errors.ProtocolError("draining", "misod is shutting down", request)
+        if len(self.sessions) >= self.settings.max_requests:
+            raise errors.ProtocolError("busy", f"{len(self.sessions)} requests wait or speak already", request)
+
+    def _on_load(self, peer: bytes, load: m.Load) -> None:
+        self._change_model(peer, load.id, load.model or "", load.keep_alive_s)
+
+    def _on_unload(self, peer: bytes, unload: m.Unload) -> None:
+        self._change_model(peer, unload.id, None, None)
+
+    def _change_model(self, peer: bytes, request: int, model: str | None, keep_alive_s: float | None) -> None:
+        self._check_room(peer, request)
+        session = Session(peer, request, time.monotonic(), speaks=False)
+        self.sessions[session.key] = session
+        self.worker.inbox.put(worker.Submit(session.job, None, model, keep_alive_s))
 
     def _on_cancel(self, peer: bytes, cancel: m.Cancel) -> None:
-        if session := self.sessions.get((peer, cancel.id)):
+        session = self.sessions.get((peer, cancel.id))
+        if session and session.speaks:
             session.closing = True
             self.worker.inbox.put(worker.Cancel(session.job, "cancelled"))
 
@@ -225,7 +241,12 @@ class Server:
         if session := self._session(event.key):
             del self.sessions[session.key]
             end = "cancelled" if session.closing else event.end  # they may have crossed: what was asked counts
-            self._send(session.peer, receipt(session, event.job, end, self.ready))
+            self._send(session.peer, receipt(session, event.job, end, self.ready or worker.NOTHING))
+
+    def _on_changed(self, event: worker.Changed) -> None:
+        if session := self._session(event.key):
+            del self.sessions[session.key]
+            self._send(session.peer, self._status(session.id))
 
     def _on_failed(self, event: worker.Failed) -> None:
         if session := self._session(event.key):
@@ -347,6 +368,8 @@ HANDLERS = {
     m.Say: Server._on_say,
     m.Cancel: Server._on_cancel,
     m.Ack: Server._on_ack,
+    m.Load: Server._on_load,
+    m.Unload: Server._on_unload,
     m.StatusRequest: Server._on_status,
     m.Drain: Server._on_drain,
 }
@@ -358,6 +381,7 @@ EVENTS = {
     worker.Admitted: Server._on_admitted,
     worker.Frame: Server._on_frame,
     worker.Finished: Server._on_finished,
+    worker.Changed: Server._on_changed,
     worker.Failed: Server._on_failed,
     worker.Crashed: Server._on_crashed,
 }

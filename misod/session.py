@@ -16,9 +16,10 @@ class Session:
 
     peer: bytes
     id: int
-    seed: int
-    speaker: int
     said_s: float
+    seed: int = 0
+    speaker: int = 0
+    speaks: bool = True  # False: it only has a model loaded, or freed
     serial: int = field(default_factory=itertools.count().__next__)
     admitted: bool = False  # it has a row
     sent: int = 0  # frames

@@ -10,9 +10,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from misod.engine import Chunk, Engine, Fault, Info, Memory, ModelError, RowFault, Say
+from misod.engine import Chunk, Engine, Fault, Info, Memory, ModelError, Models, RowFault, Say
 from misod.scheduler import Job, Key, Scheduler
 
 log = logging.getLogger(__name__)
@@ -23,8 +24,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Submit:
+    """`say` None: only have the model. `model`: "" is whichever is loaded, else the default; None: free it."""
+
     key: Key
-    say: Say
+    say: Say | None
+    model: str | None = ""
+    keep_alive_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,9 @@ class Ready:
     load_s: float
 
 
+NOTHING = Ready(Info("none", "none", "none", "none"), 24_000, 1, 0.0)  # in the receipt of what was cancelled before
+
+
 @dataclass(frozen=True)
 class Unloaded:
     """`why` is empty where keep_alive ran out, else what kept the model from loading."""
@@ -83,6 +91,13 @@ class Finished:
 
 
 @dataclass(frozen=True)
+class Changed:
+    """The model that a `load` or an `unload` asked for is there, or gone."""
+
+    key: Key
+
+
+@dataclass(frozen=True)
 class Failed:
     key: Key
     code: str
@@ -95,26 +110,27 @@ class Crashed:
 
 
 class Worker(threading.Thread):
-    """`open_engine` is called on this thread; `wake` after events were put into `outbox`.
+    """`models` is used on this thread; `wake` is called after events were put into `outbox`.
 
     Nothing stops it: the process ends around it, for what it holds is not worth saving and a load takes long.
     """
 
-    def __init__(self, open_engine: Callable[[], Engine], max_rows: int, keep_alive_s: float, wake: Callable[[], None]):
+    def __init__(self, models: Models, max_rows: int, keep_alive_s: float, wake: Callable[[], None]):
         super().__init__(name="mlx", daemon=True)
         self.inbox: SimpleQueue = SimpleQueue()
         self.outbox: deque = deque()
         self.step_began_s: float | None = None  # heartbeat: monotonic, None between steps
         self.counts = (0, 0, 0)
         self.memory = Memory()
-        self._open_engine, self._keep_alive_s, self._wake = open_engine, keep_alive_s, wake
+        self._models, self._wake = models, wake
+        self._default_keep_alive_s = self._keep_alive_s = keep_alive_s
         self._scheduler = Scheduler(max_rows)
         self._engine: Engine | None = None
-        self._load_error = ""
+        self._name = ""  # of the directory it was loaded from
 
     def run(self) -> None:
         try:
-            self._load()
+            self._open_first()
             while True:
                 self._take_orders()
                 self._work()
@@ -124,7 +140,7 @@ class Worker(threading.Thread):
 
     def _take_orders(self) -> None:
         """Wait for an order where there is nothing else to do, then take all that are there."""
-        wait = not self._scheduler.can_work
+        wait = not self._can_work()
         while True:
             try:
                 if wait:
@@ -143,11 +159,8 @@ class Worker(threading.Thread):
 
     def _obey(self, order) -> None:
         match order:
-            case Submit(key, say):
-                if self._engine is None and not self._load():
-                    self._post(Failed(key, "model", self._load_error))
-                else:
-                    self._scheduler.submit(Job(key, say))
+            case Submit(key, say, model, keep_alive_s):
+                self._scheduler.submit(Job(key, say, model, keep_alive_s))
             case Credit(key, frames):
                 self._scheduler.credit(key, frames)
             case Cancel(key, end):
@@ -155,16 +168,57 @@ class Worker(threading.Thread):
                     self._post(Finished(key, job, end))
 
     def _work(self) -> None:
-        """At most one prefill, then one frame of every row that has credit."""
-        if self._engine is None:
-            return
-        if job := self._scheduler.admit():
-            self._post(Admitted(job.key))
-            self._prefill(job)
+        """At most one change of model or one prefill, then one frame of every row that has credit."""
+        head = self._scheduler.head()
+        if head and self._must_change(head):
+            if not self._scheduler.speaks:
+                self._change(head)
+        elif job := self._scheduler.admit():
+            self._admit(job)
         if jobs := self._scheduler.ready():
             self._step(jobs)
         self.counts = self._scheduler.counts()
-        self.memory = self._engine.memory()
+        if self._engine:
+            self.memory = self._engine.memory()
+
+    def _can_work(self) -> bool:
+        """Whether there is anything to change, to prefill or to step."""
+        if self._scheduler.ready():
+            return True
+        head = self._scheduler.head()
+        return head is not None and (
+            not self._scheduler.speaks if self._must_change(head) else self._scheduler.has_room
+        )
+
+    def _must_change(self, job: Job) -> bool:
+        """Whether the job needs another model than the one that is there: then every row leaves first."""
+        if job.model is None:
+            return self._engine is not None
+        return self._engine is None or job.model not in ("", self._name)
+
+    def _change(self, job: Job) -> None:
+        """Free the model, and load the one the job needs. A name that is no model's changes nothing."""
+        if job.model is None:
+            self._unload()
+            return
+        try:
+            directory = self._models.find(job.model)
+        except ModelError as error:
+            self._fail(job, error.code, str(error))
+            return
+        if self._engine is None or directory.name != self._name:
+            self._unload()
+            self._load(directory, job.model)
+        job.model = directory.name  # it may have been asked for as the default
+
+    def _admit(self, job: Job) -> None:
+        self._keep_alive_s = job.keep_alive_s or self._keep_alive_s
+        if job.say is None:
+            self._leave(job.key)
+            self._post(Changed(job.key))
+            return
+        self._post(Admitted(job.key))
+        self._prefill(job)
 
     def _prefill(self, job: Job) -> None:
         self.step_began_s = began_s = time.monotonic()
@@ -209,36 +263,41 @@ class Worker(threading.Thread):
             self._engine.release(job.row)
         return job
 
-    def _load(self) -> bool:
+    def _open_first(self) -> None:
+        """The default is loaded before anybody asks."""
+        try:
+            self._load(self._models.find(""), "")
+        except ModelError as error:  # a name in the settings that is no model's
+            self._post(Unloaded(str(error)))
+
+    def _load(self, directory: Path, asked_for: str) -> None:
+        """The engine, or an error for everybody who waits for this one. The next request tries again."""
         self._post(Loading())
         began_s = time.monotonic()
         try:
-            self._engine = self._open_engine()
+            self._engine = self._models.open(directory)
         except ModelError as error:
-            self._load_error = str(error)
             log.error("cannot open the model: %s", error)
-            self._post(Unloaded(self._load_error))
-            self._fail_waiting()
-            return False
+            self._post(Unloaded(str(error)))
+            while not self.inbox.empty():  # who came meanwhile
+                self._obey(self.inbox.get_nowait())
+            for job in self._scheduler.waiting():
+                if job.model in (asked_for, directory.name):
+                    self._fail(job, error.code, str(error))
+            return
+        self._name = directory.name
         self._scheduler.max_rows = self._engine.max_rows
         self.memory = self._engine.memory()
         took_s = time.monotonic() - began_s
         log.info("%s ready in %.2f s on %s", self._engine.info.model, took_s, self._engine.info.backend)
         self._post(Ready(self._engine.info, self._engine.sample_rate, self._engine.max_rows, took_s))
-        return True
-
-    def _fail_waiting(self) -> None:
-        """Whoever waited for this load hears of its failure; the next request tries again."""
-        while not self.inbox.empty():
-            if isinstance(order := self.inbox.get_nowait(), Submit):
-                self._post(Failed(order.key, "model", self._load_error))
 
     def _unload(self) -> None:
         if self._engine is None:
             return
         self._engine.close()
         self.memory = self._engine.memory()
-        self._engine = None
+        self._engine, self._keep_alive_s = None, self._default_keep_alive_s
         log.info("weights freed")
         self._post(Unloaded())
 

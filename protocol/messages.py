@@ -12,7 +12,9 @@ MAX_MESSAGE_BYTES = 2 << 20  # learn will carry 30 s of s16 PCM = 1.44 MB
 MAX_TEXT_BYTES = 60_000  # about 10,000 words, over an hour of speech
 MAX_SPOKEN_BYTES = 1 << 20  # numbers grow several times when written out
 MAX_FRAME_BYTES = 64 << 10
-WINDOW_FRAMES = 50  # 4 s of speech the daemon may send ahead of the last ack
+# 3.2 s of speech the daemon may send ahead of the last ack. Linux takes 44 such messages into a Unix socket's buffer:
+# one more, and no heartbeat gets past them, so that a stopped client would not be noticed.
+WINDOW_FRAMES = 40
 ACK_FRAMES = 16  # the client acknowledges at least this often
 UINT32 = 2**32 - 1
 
@@ -96,6 +98,8 @@ class Say(Message):
     temperature: float | None = _float(0, 2, optional=True)
     top_k: int | None = _int(1, 4096, optional=True)
     max_seconds: float | None = _float(0.08, 7200, optional=True)
+    model: str | None = _str(1, 64, optional=True)
+    keep_alive_s: float | None = _float(0.1, 1e8, optional=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +113,20 @@ class Ack(Message):
     t: ClassVar[str] = "ack"
     id: int = _id()
     seq: int = _int(0, UINT32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load(Message):
+    t: ClassVar[str] = "load"
+    id: int = _id()
+    model: str | None = _str(1, 64, optional=True)
+    keep_alive_s: float | None = _float(0.1, 1e8, optional=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unload(Message):
+    t: ClassVar[str] = "unload"
+    id: int = _id()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,5 +249,5 @@ class Status(Message):
     log: str = _str(0, 4096)
 
 
-FROM_CLIENT = {m.t: m for m in (Hello, Say, Cancel, Ack, StatusRequest, Drain)}
+FROM_CLIENT = {m.t: m for m in (Hello, Say, Cancel, Ack, Load, Unload, StatusRequest, Drain)}
 FROM_DAEMON = {m.t: m for m in (Welcome, Accepted, Progress, Pcm, Done, Error, Status)}

@@ -40,13 +40,13 @@ class FakeRow(Row):
 class FakeEngine:
     sample_rate = 24000
 
-    def __init__(self, max_rows: int):
+    def __init__(self, model: str, max_rows: int):
         self.max_rows = max_rows
-        about = {"engine": "fake", "model": "fake", "digest": "0" * 64, "backend": "none"}
+        about = {"engine": "fake", "model": model, "digest": "0" * 64, "backend": "none"}
         self.info = Info(**about | json.loads(os.environ.get("FAKE_INFO", "{}")))
         self.step_s = float(os.environ.get("FAKE_STEP_MS", "2")) / 1000
         self.rows = 0
-        trace("open")
+        trace(f"open {model}")
 
     def prefill(self, say: Say) -> FakeRow:
         trace(f"prefill {say.text}")
@@ -106,13 +106,13 @@ def trace(line: str) -> None:
             file.write(line + "\n")
 
 
-def open_fake(_model: str, _models_dir: Path, max_rows: int) -> FakeEngine:
+def open_fake(directory: Path, max_rows: int) -> FakeEngine:
     if gate := os.environ.get("FAKE_LOAD_GATE"):
         Path(gate).read_bytes()
     error = Path(os.environ.get("FAKE_LOAD_ERROR", "/nonexistent"))
     if error.exists():
         raise ModelError(error.read_text())
-    return FakeEngine(max_rows)
+    return FakeEngine(directory.name, max_rows)
 
 
 if __name__ == "__main__":

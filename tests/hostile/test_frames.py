@@ -25,7 +25,7 @@ def one():
 
 
 SAY = {"t": "say", "id": 1, "text": "two words", "speaker": 0} | dict.fromkeys(
-    ("seed", "temperature", "top_k", "max_seconds")
+    ("seed", "temperature", "top_k", "max_seconds", "model", "keep_alive_s")
 )
 
 
@@ -194,13 +194,13 @@ def test_text_with_zeros_newlines_and_escapes_is_only_text(one):
 
 def test_a_message_over_the_limit_cuts_off_its_sender_only(one):
     with Raw(one) as big, Raw(one) as other:
-        other.say(1, "last 49")
+        other.say(1, "last 39")
         other.until(m.Pcm)
         monitor = big.monitor()
         big.ping()
         big.send_bytes(b"\0" * (m.MAX_MESSAGE_BYTES + 1))
         assert monitor.poll(HANG_S * 1000), "still connected"
-        assert other.until(m.Done)[-1].frames == 49
+        assert other.until(m.Done)[-1].frames == 39
         other.ping()
 
 

@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from misod.engine import Chunk, Fault, ModelError, RowFault, Say, open_engine
+from misod.engine import Chunk, Fault, ModelError, RowFault, Say, model_directory, open_engine
 from misod.miso.engine import MisoEngine, bundled_voice
 
 FRAME = 1920
@@ -17,7 +17,7 @@ FRAME = 1920
 
 @pytest.fixture(scope="module")
 def nano() -> MisoEngine:
-    return open_engine("nano", Path("/nowhere"), max_rows=4)
+    return open_engine(bundled_voice(), max_rows=4)
 
 
 def speak(engine: MisoEngine, **say) -> tuple[np.ndarray, str]:
@@ -150,11 +150,20 @@ def copy_of_nano(tmp_path: Path) -> Path:
 
 def test_a_model_under_the_home_opens_by_its_name(tmp_path):
     copy_of_nano(tmp_path)
-    engine = open_engine("mine", tmp_path / "models", max_rows=1)
-    assert engine.info.model == "mine" and engine.info.digest == open_engine("nano", tmp_path, 1).info.digest
+    engine = open_engine(tmp_path / "models" / "mine", max_rows=1)
+    assert engine.info.model == "mine" and engine.info.digest == open_engine(bundled_voice(), 1).info.digest
     engine.close()
-    with pytest.raises(ModelError, match="no model named 'yours'"):
-        open_engine("yours", tmp_path / "models", max_rows=1)
+
+
+def test_a_name_is_a_directory_under_the_home_or_the_bundled_voice(tmp_path):
+    models = copy_of_nano(tmp_path).parent
+    assert model_directory("mine", models) == models / "mine"
+    assert model_directory("auto", models) == model_directory("nano", models) == bundled_voice()
+    (models / "mine").rename(models / "miso")
+    assert model_directory("auto", models) == models / "miso"
+    with pytest.raises(ModelError, match="no model named 'yours'") as error:
+        model_directory("yours", models)
+    assert error.value.code == "no_model"
 
 
 @pytest.mark.parametrize(
@@ -168,7 +177,7 @@ def test_a_broken_file_is_one_error_that_names_it(tmp_path, name, how):
     else:
         path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(ModelError) as error:
-        open_engine("mine", tmp_path / "models", max_rows=1)
+        open_engine(tmp_path / "models" / "mine", max_rows=1)
     assert str(path) in str(error.value)
 
 
@@ -177,5 +186,5 @@ def test_a_config_that_says_too_little_is_one_error_that_names_it(tmp_path, conf
     path = copy_of_nano(tmp_path) / "config.json"
     path.write_text(config)
     with pytest.raises(ModelError) as error:
-        open_engine("mine", tmp_path / "models", max_rows=1)
+        open_engine(tmp_path / "models" / "mine", max_rows=1)
     assert str(path) in str(error.value)

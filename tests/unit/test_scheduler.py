@@ -27,7 +27,7 @@ def speaking(count: int, max_rows: int = 8) -> tuple[Scheduler, list[Job]]:
 def test_an_empty_scheduler_has_nothing_to_do():
     scheduler = Scheduler(2)
     assert scheduler.empty
-    assert not scheduler.can_work
+    assert scheduler.head() is None and scheduler.waiting() == []
     assert scheduler.admit() is None
     assert scheduler.ready() == []
     assert scheduler.counts() == (0, 0, 0)
@@ -38,7 +38,7 @@ def test_jobs_are_admitted_in_the_order_they_came_and_at_most_max_rows():
     scheduler, jobs = Scheduler(2), [job(n) for n in range(4)]
     for each in jobs:
         scheduler.submit(each)
-    assert scheduler.can_work
+    assert scheduler.head() is jobs[0] and scheduler.waiting() == jobs
     assert [scheduler.admit(), scheduler.admit(), scheduler.admit()] == [jobs[0], jobs[1], None]
     assert scheduler.counts()[0] == 2
     scheduler.remove(jobs[0].key)
@@ -82,10 +82,10 @@ def test_only_parked_rows_leave_nothing_to_do_but_are_not_empty():
     scheduler, (a,) = speaking(1, max_rows=1)
     scheduler.sent(a, WINDOW_FRAMES, 0.1)
     scheduler.submit(job(5))
-    assert not scheduler.can_work  # the queue waits for the row that is parked
+    assert scheduler.speaks and not scheduler.has_room and scheduler.ready() == []
     assert not scheduler.empty
     scheduler.remove(a.key)
-    assert scheduler.can_work
+    assert scheduler.has_room and not scheduler.speaks
 
 
 def test_a_parked_row_keeps_its_place():
