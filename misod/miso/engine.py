@@ -19,10 +19,11 @@ from misod import text
 from misod.engine import Chunk, Fault, Info, Memory, ModelError, Row, RowFault, Say
 from misod.miso.cache import KVCache, RowsCache
 from misod.miso.mimi import Mimi, concat_states, load_mimi, take_rows
-from misod.miso.model import Model, ModelArgs, expected_shapes
+from misod.miso.model import Model
 from misod.miso.prompt import Prompt
 from misod.miso.sampling import Sampler, Settings, draw_noise
 from misod.weights.check import FLOATS, compare, read_header
+from misod.weights.dims import ModelArgs, expected_shapes
 from misod.weights.quantize import Quantization
 
 # The true model was heard to speak as slowly as 1.1 words a second; a cap made for faster speech cuts it off.

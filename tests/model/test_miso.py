@@ -9,9 +9,10 @@ import pytest
 
 from misod.miso.cache import BLOCK, KVCache, RowsCache
 from misod.miso.engine import load_model
-from misod.miso.model import Model, ModelArgs, Rope, TransformerArgs, expected_shapes, rope_theta
+from misod.miso.model import Model, Rope, rope_theta
 from misod.miso.prompt import Prompt
 from misod.miso.sampling import Sampler, Settings, draw_noise
+from misod.weights.dims import ModelArgs, TransformerArgs, expected_shapes
 
 FIXTURES = Path(__file__).parent / "fixtures"
 TINY = FIXTURES / "miso_tiny" / "v99_fp32"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from misod.miso.engine import bundled_voice, load_model, read_config
-from misod.miso.model import expected_shapes
+from misod.weights.dims import expected_shapes
 from misod.weights.quantize import Quantization
 
 NANO = bundled_voice()
