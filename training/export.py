@@ -2,7 +2,8 @@
 
   python -m training.export --out W --tokenizer tokenizer.json --to FOLDER [--dense]
 
-FOLDER: config.json, model.safetensors, tokenizer.json, codec/config.json, codec/model.safetensors. The codec is fp16
+FOLDER: config.json, model.safetensors, tokenizer.json, codec/config.json, codec/model.safetensors, and manifest.json with
+their digests (training/seal.py; run that again once a MODEL_CARD.md is written). The codec is fp16
 under the published moshi names. The language model has torchtune's names; its 2-D weights are 8-bit in MLX's affine
 layout (mx.quantize, group_size 64): for X.weight [rows, n]
   X.weight   uint32 [rows, n / 4]: four codes q each, the first in the lowest byte
@@ -22,6 +23,7 @@ from safetensors.torch import save_file
 from training.codec import CONFIG as CODEC
 from training.codec import Mimi
 from training.lm import CONFIG, Model
+from training.seal import seal
 from training.text import MAX_CHARS, MAX_WORDS
 
 GROUP, BITS = 64, 8
@@ -65,6 +67,12 @@ def language_model(state, dense):
     return out
 
 
+def quantization(state):
+    """config.json's account of language_model: one entry a quantised tensor, by its name without .weight."""
+    names = [name.removesuffix(".weight") for name, x in state.items() if x.dim() == 2]
+    return {name: {"bits": BITS, "group_size": GROUP} for name in sorted(names)}
+
+
 def codec(state):
     """fp16, with each codebook's centroids in embedding_sum and a usage of 1 (their quotient is what counts)."""
     out = dict(state)
@@ -103,10 +111,11 @@ def main():
         "defaults": DEFAULTS,
     }
     if not a.dense:
-        config["quantization"] = {"group_size": GROUP, "bits": BITS}
+        config["quantization"] = quantization(weights)
     write(a.to, language_model(weights, a.dense), config)
     write(a.to / "codec", codec(sound), {"mimi_config": CODEC})
     shutil.copy(a.tokenizer, a.to / "tokenizer.json")
+    seal(a.to, "fp16" if a.dense else "q8")
     for path in sorted(a.to.rglob("*.*")):
         print(path.relative_to(a.to), path.stat().st_size)
 

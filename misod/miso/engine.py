@@ -5,8 +5,6 @@ while the codec's state runs on, so that there is no click between them.
 """
 
 import gc
-import hashlib
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,37 +16,17 @@ import numpy as np
 from misod import text
 from misod.engine import Chunk, Fault, Info, Memory, ModelError, Row, RowFault, Say
 from misod.miso.cache import KVCache, RowsCache
+from misod.miso.load import Speech, check_codec, load_model, read_config
 from misod.miso.mimi import Mimi, concat_states, load_mimi, take_rows
-from misod.miso.model import Model, ModelArgs, expected_shapes
+from misod.miso.model import Model
 from misod.miso.prompt import Prompt
 from misod.miso.sampling import Sampler, Settings, draw_noise
-from misod.weights.check import FLOATS, compare, read_header
-from misod.weights.quantize import Quantization
+from misod.weights.manifest import check
 
 # The true model was heard to speak as slowly as 1.1 words a second; a cap made for faster speech cuts it off.
 SLOWEST_WORDS_PER_S = 1.1
 SPARE_S = 3.0
 POOL_BYTES = 512 << 20  # freed buffers that MLX may keep for the next frame
-
-
-@dataclass(frozen=True)
-class Speech:
-    """What config.json says beyond dims: how to draw, and what text the model was taught to read."""
-
-    temperature: float
-    top_k: int
-    speakers: int
-    limits: text.Limits
-
-    @classmethod
-    def from_dict(cls, config: dict) -> "Speech":
-        defaults, limits = config.get("defaults", {}), config.get("text", {})
-        return cls(
-            temperature=defaults.get("temperature", 0.9),
-            top_k=defaults.get("top_k", 50),
-            speakers=config.get("speakers", 100),
-            limits=text.Limits(**limits),
-        )
 
 
 @dataclass
@@ -80,8 +58,9 @@ class MisoEngine:
     def open(cls, name: str, directory: Path, max_rows: int) -> "MisoEngine":
         """Load the model in `directory`, strictly, and warm it up. Raises ModelError naming what is wrong."""
         try:
+            manifest = check(directory)
             args, speech, quantization = read_config(directory / "config.json")
-            model = load_model(directory / "model.safetensors", args, quantization)
+            model = load_model([directory / name for name in manifest.weights], args, quantization)
             mimi = load_mimi(directory / "codec")
             prompt = Prompt.open(directory / "tokenizer.json", args.audio_num_codebooks, args.text_vocab_size)
             check_codec(directory, args, mimi)
@@ -90,7 +69,7 @@ class MisoEngine:
         except ValueError as error:  # each names its file
             raise ModelError(str(error)) from error
         mx.set_cache_limit(POOL_BYTES)
-        info = Info(engine="miso", model=name, digest=digest(directory), backend=backend())
+        info = Info(engine="miso", model=name, digest=manifest.digest, backend=backend())
         engine = cls(model, mimi, prompt, speech, info, max_rows)
         engine._warm_up()
         return engine
@@ -204,58 +183,8 @@ class MisoEngine:
         mx.reset_peak_memory()
 
 
-def read_config(path: Path) -> tuple[ModelArgs, Speech, Quantization | None]:
-    """Raises ValueError naming the file and what it lacks."""
-    try:
-        config = json.loads(path.read_bytes())
-        stored = config.get("quantization")
-        return ModelArgs.from_dict(config), Speech.from_dict(config), Quantization(**stored) if stored else None
-    except KeyError as error:
-        raise ValueError(f"{path}: no {error} in it") from error
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path}: not a model's config: {error}") from error
-
-
-def check_codec(directory: Path, args: ModelArgs, mimi: Mimi) -> None:
-    """The model must speak codes that the codec has. Raises ValueError."""
-    K, codec = args.audio_num_codebooks, mimi.config
-    if codec.n_q < K or codec.bins > args.audio_vocab_size:
-        ours, theirs = f"{K} codebooks of {args.audio_vocab_size}", f"{codec.n_q} of {codec.bins}"
-        raise ValueError(f"{directory}: the model speaks {ours}, the codec knows {theirs}")
-
-
-def load_model(path: Path, args: ModelArgs, quantization: Quantization | None = None) -> Model:
-    """The language model in `path`, which must hold exactly the tensors of `args`. Raises ValueError naming each.
-
-    Quantised weights are unpacked here; on the CPU all become fp32, for there fp16 and bf16 are emulated.
-    """
-    shapes = expected_shapes(args)
-    if quantization:
-        compare(path, read_header(path), quantization.shapes(shapes), FLOATS | {"U32"})
-        weights = quantization.dense(mx.load(str(path)))
-    else:
-        compare(path, read_header(path), shapes)
-        weights = mx.load(str(path))
-    if mx.default_device() == mx.cpu:
-        weights = {name: w.astype(mx.float32) for name, w in weights.items()}
-    model = Model(args)
-    model.load_weights(list(weights.items()), strict=True)
-    model.prepare()
-    mx.eval(model.parameters())
-    return model
-
-
 def bundled_voice() -> Path:
     return Path(__file__).parent / "nano"
-
-
-def digest(directory: Path) -> str:
-    """sha256 over the weights of model and codec, what a receipt calls the voice by."""
-    total = hashlib.sha256()
-    for name in ("model.safetensors", "codec/model.safetensors"):
-        with (directory / name).open("rb") as file:
-            total.update(hashlib.file_digest(file, "sha256").digest())
-    return total.hexdigest()
 
 
 def backend() -> str:

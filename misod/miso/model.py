@@ -1,62 +1,21 @@
 """The MisoTTS model: a Llama-style backbone over frames, a depth decoder over a frame's codebooks.
 
 Names are the reference checkpoint's own (torchtune's spelling), in the order it computes:
-Args, Attention, MLP, Layer, Transformer, Model. Any dims come from config.json.
+Attention, MLP, Layer, Transformer, Model. Any dims come from config.json (misod.weights.dims).
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import asdict
 
 import mlx.core as mx
 import mlx.nn as nn
 
 from misod.miso.cache import KVCache, RowsCache
+from misod.weights.dims import ModelArgs, TransformerArgs
+from misod.weights.plan import Affine, Quantization
 
 Draw = Callable[[int, mx.array], mx.array]  # (codebook, logits (B, V)) -> codes (B,)
-
-
-@dataclass(frozen=True)
-class TransformerArgs:
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    embed_dim: int
-    intermediate_dim: int
-    max_seq_len: int = 2048
-    norm_eps: float = 1e-5
-    rope_base: float = 500_000
-    rope_scale_factor: float = 32
-    rope_low_freq_factor: float = 1
-    rope_high_freq_factor: float = 4
-    rope_old_context_len: int = 8192
-
-    @property
-    def head_dim(self) -> int:
-        return self.embed_dim // self.num_heads
-
-    @classmethod
-    def from_dict(cls, config: dict) -> "TransformerArgs":
-        return cls(**{f.name: config[f.name] for f in fields(cls) if f.name in config})
-
-
-@dataclass(frozen=True)
-class ModelArgs:
-    backbone: TransformerArgs
-    decoder: TransformerArgs
-    text_vocab_size: int
-    audio_vocab_size: int
-    audio_num_codebooks: int
-
-    @classmethod
-    def from_dict(cls, config: dict) -> "ModelArgs":
-        return cls(
-            backbone=TransformerArgs.from_dict(config["backbone"]),
-            decoder=TransformerArgs.from_dict(config["decoder"]),
-            text_vocab_size=config["text_vocab_size"],
-            audio_vocab_size=config["audio_vocab_size"],
-            audio_num_codebooks=config["audio_num_codebooks"],
-        )
 
 
 def rope_theta(args: TransformerArgs) -> mx.array:
@@ -177,6 +136,19 @@ class Transformer(nn.Module):
         return self.norm(x if T == 1 else x[:, -1])
 
 
+class PackedHeads(nn.Module):
+    """audio_head packed: a matrix a codebook but the first, each transposed, (K - 1, V, Dd)."""
+
+    def __init__(self, shape: tuple[int, int, int], how: Affine):
+        super().__init__()
+        self._how = asdict(how)
+        self.weight, self.scales, self.biases = mx.quantize(mx.zeros(shape).swapaxes(1, 2), **self._how)
+
+    def __call__(self, k: int, h: mx.array) -> mx.array:
+        """h (B, Dd) -> (B, V)."""
+        return mx.quantized_matmul(h, self.weight[k], self.scales[k], self.biases[k], transpose=True, **self._how)
+
+
 class Model(nn.Module):
     """Text and audio frames in, the K codes of the next frame out.
 
@@ -195,11 +167,25 @@ class Model(nn.Module):
         self.codebook0_head = nn.Linear(D, V, bias=False)
         self.audio_head = mx.zeros((K - 1, Dd, V))
         self._first_code = mx.arange(K) * V  # row of codebook k's code 0 in audio_embeddings
-        self._depth_inputs: mx.array | None = None
+        self._dtype = mx.float32  # of activations
+        self._depth_inputs: list[mx.array] = []
+
+    def keep_packed(self, quantization: Quantization) -> None:
+        """Before the weights are loaded: make the modules that hold these tensors packed. Nothing is computed."""
+        nn.quantize(self, class_predicate=lambda path, _: path in quantization and asdict(quantization[path]))
+        if "audio_head" in quantization:
+            self.audio_head = PackedHeads(self.audio_head.shape, quantization["audio_head"])
 
     def prepare(self) -> None:
-        """Once the weights are loaded: tabulate projection(audio_embeddings), (K * V, Dd)."""
-        self._depth_inputs = self.projection(self.audio_embeddings.weight)
+        """Once the weights are loaded: activations take the norms' type, and projection(audio_embeddings), K times
+        (V, Dd), is tabulated, a codebook at a time and in the type the embeddings are stored in."""
+        self._dtype = self.backbone.norm.scale.dtype
+        stored = self.audio_embeddings.get("scales", self.audio_embeddings.weight).dtype
+        self._depth_inputs = []
+        for first in self._first_code.tolist():
+            rows = self.audio_embeddings(mx.arange(first, first + self.args.audio_vocab_size))
+            self._depth_inputs.append(self.projection(rows.astype(self._dtype)).astype(stored))
+            mx.eval(self._depth_inputs)
 
     def new_cache(self) -> KVCache:
         return KVCache(self.args.backbone.num_layers)
@@ -209,11 +195,11 @@ class Model(nn.Module):
         audio = self.audio_embeddings(tokens[:, :-1] + self._first_code)  # (T, K, D)
         text = self.text_embeddings(tokens[:, -1:])  # (T, 1, D)
         rows = mx.concatenate([audio, text], axis=1)
-        return mx.where(mask[..., None], rows, 0).sum(axis=1)[None]
+        return mx.where(mask[..., None], rows.astype(self._dtype), 0).sum(axis=1)[None]
 
     def embed_frame(self, codes: mx.array) -> mx.array:
         """codes (B, K) -> (B, 1, D)."""
-        return self.audio_embeddings(codes + self._first_code).sum(axis=1, keepdims=True)
+        return self.audio_embeddings(codes + self._first_code).astype(self._dtype).sum(axis=1, keepdims=True)
 
     def read(self, x: mx.array, cache: KVCache | RowsCache) -> mx.array:
         """The backbone over x (B, T, D) -> the last position's hidden state (B, D)."""
@@ -224,36 +210,19 @@ class Model(nn.Module):
 
         `draw` picks a code from each codebook's logits. The depth decoder's cache lives for this frame.
         """
-        V = self.args.audio_vocab_size
         cache = KVCache(self.args.decoder.num_layers, block=self.args.audio_num_codebooks)
         logits = [self.codebook0_head(last_h)]  # (B, V)
         codes = [draw(0, logits[0])]
-        x = mx.stack([self.projection(last_h), self._depth_inputs[codes[0]]], axis=1)  # (B, 2, Dd)
+        x = mx.stack([self.projection(last_h), self._depth_input(0, codes[0])], axis=1)  # (B, 2, Dd)
         for k in range(1, self.args.audio_num_codebooks):
-            logits.append(self.decoder(x, cache) @ self.audio_head[k - 1])
+            logits.append(self._head(k - 1, self.decoder(x, cache)))
             codes.append(draw(k, logits[k]))
-            x = self._depth_inputs[codes[k] + k * V][:, None]  # (B, 1, Dd)
+            x = self._depth_input(k, codes[k])[:, None]  # (B, 1, Dd)
         return mx.stack(codes, axis=1), mx.isfinite(mx.concatenate(logits, axis=1)).all(axis=1)
 
+    def _depth_input(self, k: int, codes: mx.array) -> mx.array:
+        """projection of codebook k's embeddings of codes (B,) -> (B, Dd)."""
+        return self._depth_inputs[k][codes].astype(self._dtype)
 
-def expected_shapes(args: ModelArgs) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor a checkpoint of these dims must hold, no more and no fewer."""
-    D, Dd, K, V = args.backbone.embed_dim, args.decoder.embed_dim, args.audio_num_codebooks, args.audio_vocab_size
-    shapes = {
-        "text_embeddings.weight": (args.text_vocab_size, D),
-        "audio_embeddings.weight": (K * V, D),
-        "projection.weight": (Dd, D),
-        "codebook0_head.weight": (V, D),
-        "audio_head": (K - 1, Dd, V),
-    }
-    for part, t in (("backbone", args.backbone), ("decoder", args.decoder)):
-        width, ff, q, kv = t.embed_dim, t.intermediate_dim, t.num_heads * t.head_dim, t.num_kv_heads * t.head_dim
-        shapes[f"{part}.norm.scale"] = (width,)
-        for i in range(t.num_layers):
-            p = f"{part}.layers.{i}."
-            shapes |= {p + "attn.q_proj.weight": (q, width), p + "attn.output_proj.weight": (width, q)}
-            shapes |= {p + f"attn.{n}_proj.weight": (kv, width) for n in "kv"}
-            shapes |= {p + "mlp.w1.weight": (ff, width), p + "mlp.w2.weight": (width, ff)}
-            shapes |= {p + "mlp.w3.weight": (ff, width)}
-            shapes |= {p + f"{n}_norm.scale": (width,) for n in ("sa", "mlp")}
-    return shapes
+    def _head(self, k: int, h: mx.array) -> mx.array:
+        return h @ self.audio_head[k] if isinstance(self.audio_head, mx.array) else self.audio_head(k, h)

@@ -6,8 +6,9 @@ ValueError that starts with the file's path. Format: https://huggingface.co/docs
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 MAX_HEADER_BYTES = 16 << 20  # MisoTTS, 367 tensors, has about 40 KB
 MAX_LISTED = 20  # tensors named in one error; the rest are counted
@@ -17,12 +18,25 @@ DTYPE_BYTES = {
 }  # fmt: skip
 FLOATS = frozenset({"F32", "F16", "BF16"})
 
-Header = dict[str, tuple[str, tuple[int, ...]]]
+
+def _floats(name: str) -> frozenset[str]:
+    return FLOATS
+
+
+class Entry(NamedTuple):
+    """One tensor of a file; `begin` is where its bytes start, counted from the file's start."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+
+
+Header = dict[str, Entry]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 def read_header(path: Path) -> Header:
-    """Tensor name -> (dtype, shape). Raises ValueError unless the data tile the file exactly."""
+    """Tensor name -> Entry, in the order of the file. Raises ValueError unless the data tile the file exactly."""
     size_bytes = path.stat().st_size
     with path.open("rb") as file:
         header_bytes = int.from_bytes(file.read(8), "little")
@@ -42,25 +56,40 @@ def read_header(path: Path) -> Header:
         raise ValueError(f"{path}: truncated: the tensors take {end} bytes, {data_bytes} are there")
     if end < data_bytes:
         raise ValueError(f"{path}: {data_bytes - end} stray bytes after the last tensor")
-    return {name: (entry["dtype"], tuple(entry["shape"])) for name, entry in entries.items()}
+    start = 8 + header_bytes
+    return {
+        name: Entry(entries[name]["dtype"], tuple(entries[name]["shape"]), start + begin) for begin, _, name in spans
+    }
 
 
-def compare(path: Path, found: Header, expected: Shapes, dtypes: Iterable[str] = FLOATS) -> None:
-    """Raises ValueError listing missing, extra, misshapen and wrongly typed tensors, if there are any."""
+def read_headers(paths: Iterable[Path]) -> dict[str, tuple[Path, Entry]]:
+    """All tensors of a checkpoint in several files. Raises ValueError on one that is in two of them."""
+    found: dict[str, tuple[Path, Entry]] = {}
+    for path in paths:
+        for name, entry in read_header(path).items():
+            if name in found:
+                raise ValueError(f"{path}: tensor {name!r} is in {found[name][0].name} too")
+            found[name] = path, entry
+    return found
+
+
+def compare(path: Path, found: Header, expected: Shapes, dtypes: Callable[[str], Iterable[str]] = _floats) -> None:
+    """Raises ValueError, one line that names missing, extra, misshapen and wrongly typed tensors, if there are any.
+
+    `dtypes`: tensor name -> the types it may have.
+    """
     problems = [f"missing {name} {list(expected[name])}" for name in expected if name not in found]
-    for name, (dtype, shape) in found.items():
+    for name, (dtype, shape, _) in found.items():
         if name not in expected:
             problems.append(f"extra {name} {list(shape)}")
         elif shape != tuple(expected[name]):
             problems.append(f"misshapen {name} {list(shape)}, should be {list(expected[name])}")
-        elif dtype not in dtypes:
-            problems.append(f"wrong type {name} {dtype}, should be one of {', '.join(sorted(dtypes))}")
-    if not problems:
-        return
-    lines = [f"{path}: {len(problems)} tensors are not as the config demands:", *problems[:MAX_LISTED]]
-    if len(problems) > MAX_LISTED:
-        lines.append(f"and {len(problems) - MAX_LISTED} more")
-    raise ValueError("\n  ".join(lines))
+        elif dtype not in dtypes(name):
+            problems.append(f"wrong type {name} {dtype}, should be {' or '.join(sorted(dtypes(name)))}")
+    if problems:
+        more = [f"and {len(problems) - MAX_LISTED} more"] if len(problems) > MAX_LISTED else []
+        listed = ", ".join(problems[:MAX_LISTED] + more)
+        raise ValueError(f"{path}: {len(problems)} tensors are not as the config demands: {listed}")
 
 
 def _parse(path: Path, header: bytes) -> dict:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from misod.miso.cache import BLOCK, KVCache, RowsCache
-from misod.miso.engine import load_model
-from misod.miso.model import Model, ModelArgs, Rope, TransformerArgs, expected_shapes, rope_theta
+from misod.miso.load import load_model
+from misod.miso.model import Model, Rope, rope_theta
 from misod.miso.prompt import Prompt
 from misod.miso.sampling import Sampler, Settings, draw_noise
+from misod.weights.dims import ModelArgs, TransformerArgs
 
 FIXTURES = Path(__file__).parent / "fixtures"
 TINY = FIXTURES / "miso_tiny" / "v99_fp32"
@@ -20,7 +21,7 @@ LOGITS_ATOL, LAST_H_ATOL = 3e-4, 5e-5  # the reference itself, fp64 against fp32
 
 
 def load(directory: Path) -> Model:
-    return load_model(directory / "model.safetensors", args_of(directory))
+    return load_model([directory / "model.safetensors"], args_of(directory), {})
 
 
 def args_of(directory: Path) -> ModelArgs:
@@ -253,28 +254,13 @@ def test_the_cache_grows_by_blocks_and_is_not_copied_in_between():
     assert shapes == {(1, 2, BLOCK, 8), (1, 2, 2 * BLOCK, 8)}
 
 
-def test_the_names_and_shapes_asked_for_are_the_published_checkpoints():
-    real = json.loads((FIXTURES / "real_names.json").read_text())["tensors"]
-    common = {"num_kv_heads": 8, "max_seq_len": 2048}
-    args = ModelArgs(
-        backbone=TransformerArgs(num_layers=32, num_heads=32, embed_dim=4096, intermediate_dim=14336, **common),
-        decoder=TransformerArgs(
-            num_layers=8, num_heads=24, embed_dim=1536, intermediate_dim=6912, **(common | {"num_kv_heads": 6})
-        ),
-        text_vocab_size=128256,
-        audio_vocab_size=2051,
-        audio_num_codebooks=32,
-    )
-    assert expected_shapes(args) == {name: tuple(entry["shape"]) for name, entry in real.items()}
-
-
 def test_a_checkpoint_that_does_not_fit_is_refused_with_every_tensor_named(tmp_path):
     weights = mx.load(str(TINY / "model.safetensors"))
     weights["decoder.norm.weight"] = weights.pop("decoder.norm.scale")
     weights["projection.weight"] = mx.zeros((64, 95))
     mx.save_safetensors(str(tmp_path / "model.safetensors"), weights)
     with pytest.raises(ValueError, match="3 tensors") as error:
-        load_model(tmp_path / "model.safetensors", args_of(TINY))
+        load_model([tmp_path / "model.safetensors"], args_of(TINY), {})
     for part in ("missing decoder.norm.scale", "extra decoder.norm.weight", "misshapen projection.weight"):
         assert part in str(error.value)
     assert str(tmp_path / "model.safetensors") in str(error.value)

@@ -1,4 +1,4 @@
-"""Weights stored in 8 bits are the numbers they stand for, and a file that holds others is refused by name."""
+"""Weights stored in fewer bits are the numbers they stand for, and a file that holds others is refused by name."""
 
 import json
 
@@ -6,18 +6,21 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from misod.miso.engine import bundled_voice, load_model, read_config
-from misod.miso.model import expected_shapes
-from misod.weights.quantize import Quantization
+from misod.miso.engine import bundled_voice
+from misod.miso.load import load_model, read_config
+from misod.weights.dims import expected_shapes
+from misod.weights.plan import Affine, stored_shapes
 
 NANO = bundled_voice()
+WEIGHTS = NANO / "model.safetensors"
 
 
 def test_the_bundled_voice_loads_as_code_times_scale_plus_bias():
     args, _, quantization = read_config(NANO / "config.json")
-    assert quantization == Quantization(group_size=64, bits=8)
-    stored = mx.load(str(NANO / "model.safetensors"))
-    model = load_model(NANO / "model.safetensors", args, quantization)
+    matrices = {name.removesuffix(".weight") for name, shape in expected_shapes(args).items() if len(shape) == 2}
+    assert quantization == dict.fromkeys(matrices, Affine(bits=8, group_size=64))
+    stored = mx.load(str(WEIGHTS))
+    model = load_model([WEIGHTS], args, quantization)
     for base, module in (
         ("codebook0_head", model.codebook0_head),
         ("backbone.layers.6.mlp.w2", model.backbone.layers[6].mlp.w2),
@@ -31,23 +34,36 @@ def test_the_bundled_voice_loads_as_code_times_scale_plus_bias():
 
 def test_what_is_stored_is_asked_for_by_name_and_shape():
     args, _, quantization = read_config(NANO / "config.json")
-    shapes = quantization.shapes(expected_shapes(args))
-    stored = mx.load(str(NANO / "model.safetensors"))
-    assert shapes == {name: w.shape for name, w in stored.items()}
+    stored = mx.load(str(WEIGHTS))
+    assert stored_shapes(args, quantization) == {name: w.shape for name, w in stored.items()}
 
 
 @pytest.mark.parametrize("change", ["bits", "group_size"])
-def test_a_file_of_other_bits_or_groups_is_refused_with_its_tensors_named(tmp_path, change):
+def test_a_file_of_other_bits_or_groups_is_refused_with_its_tensor_named(tmp_path, change):
     config = json.loads((NANO / "config.json").read_text())
-    config["quantization"][change] //= 2
+    config["quantization"]["projection"][change] //= 2
     (tmp_path / "config.json").write_text(json.dumps(config))
     args, _, quantization = read_config(tmp_path / "config.json")
-    with pytest.raises(ValueError, match="misshapen") as error:
-        load_model(NANO / "model.safetensors", args, quantization)
-    assert str(NANO / "model.safetensors") in str(error.value)
+    with pytest.raises(ValueError, match=r"^\S*model\.safetensors: \d tensors .*misshapen projection\.\w+ \[") as error:
+        load_model([WEIGHTS], args, quantization)
+    assert "\n" not in str(error.value) and "codebook0" not in str(error.value)
 
 
 def test_a_dense_config_over_a_quantised_file_is_refused():
     args, _, _ = read_config(NANO / "config.json")
     with pytest.raises(ValueError, match=r"extra audio_embeddings\.|misshapen audio_embeddings\.weight"):
-        load_model(NANO / "model.safetensors", args)
+        load_model([WEIGHTS], args, {})
+
+
+def test_a_config_that_names_a_tensor_the_model_lacks_is_refused(tmp_path):
+    args, _, quantization = read_config(NANO / "config.json")
+    with pytest.raises(ValueError, match=r"config\.json: quantization of 'projector'"):
+        load_model([WEIGHTS], args, quantization | {"projector": Affine(8, 64)})
+
+
+@pytest.mark.parametrize("table", [{"bits": 8, "group_size": 64}, {"projection": {"bits": 8}}, []])
+def test_a_quantization_of_another_form_is_refused_naming_the_file(tmp_path, table):
+    config = json.loads((NANO / "config.json").read_text()) | {"quantization": table}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"config\.json: not a model's config"):
+        read_config(tmp_path / "config.json")

@@ -1,0 +1,104 @@
+"""Tensors in safetensors files by ranges of bytes: read a few rows at a time, written in order and hashed on the way.
+
+A checkpoint is larger than memory may be, so nothing here holds more than the rows that are asked for.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from misod.weights.check import DTYPE_BYTES, Entry
+from misod.weights.manifest import File
+from misod.weights.quantize import from_bf16
+
+NUMPY = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "U32": "<u4"}  # bf16 as bit patterns: numpy has no such type
+BLOCK_BYTES = 64 << 20  # read at a time
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Where one tensor lies."""
+
+    path: Path
+    entry: Entry
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.entry.shape
+
+    @property
+    def row_bytes(self) -> int:
+        return math.prod(self.shape[1:]) * DTYPE_BYTES[self.entry.dtype]
+
+    def read(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Rows start..stop of the first axis, as the file has them. Raises ValueError where the file was cut."""
+        stop = self.shape[0] if stop is None else stop
+        with self.path.open("rb") as file:
+            file.seek(self.entry.begin + start * self.row_bytes)
+            data = file.read((stop - start) * self.row_bytes)
+        if len(data) != (stop - start) * self.row_bytes:
+            raise ValueError(f"{self.path}: ended while it was read")
+        return np.frombuffer(data, NUMPY[self.entry.dtype]).reshape(stop - start, *self.shape[1:])
+
+    def floats(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """The same as float32."""
+        rows = self.read(start, stop)
+        return from_bf16(rows) if self.entry.dtype == "BF16" else rows.astype(np.float32)
+
+
+def blocks(rows: int, row_bytes: int, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, int]]:
+    """Ranges of rows of about block_bytes."""
+    step = max(1, block_bytes // max(1, row_bytes))
+    return ((start, min(rows, start + step)) for start in range(0, rows, step))
+
+
+class Writer:
+    """One safetensors file, its header first; then the tensors' bytes, in the order they were declared."""
+
+    def __init__(self, path: Path, tensors: Mapping[str, tuple[str, tuple[int, ...]]]):
+        header, end = {"__metadata__": {"format": "mlx"}}, 0
+        for name, (dtype, shape) in tensors.items():
+            begin, end = end, end + math.prod(shape) * DTYPE_BYTES[dtype]
+            header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        self.path, self.bytes, self._data_bytes = path, 0, 8 + len(text) + end
+        self._sha256, self._file = hashlib.sha256(), path.open("xb")
+        self.write(len(text).to_bytes(8, "little") + text)
+
+    def write(self, data: bytes | np.ndarray) -> None:
+        data = memoryview(np.ascontiguousarray(data)).cast("B") if isinstance(data, np.ndarray) else data
+        self._file.write(data)
+        self._sha256.update(data)
+        self.bytes += len(data)
+
+    def finish(self) -> File:
+        """On the disk, whole. Raises ValueError where what was written is not what was declared."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        if self.bytes != self._data_bytes:
+            raise ValueError(f"{self.path}: {self.bytes} bytes were written, {self._data_bytes} were declared")
+        return File(self.bytes, self._sha256.hexdigest())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def into_shards(sizes: Iterable[tuple[str, int]], limit_bytes: int) -> list[list[str]]:
+    """Names in order, in lists that stay within limit_bytes where a single one does."""
+    shards: list[list[str]] = []
+    room = 0
+    for name, size in sizes:
+        if not shards or size > room:
+            shards.append([])
+            room = limit_bytes
+        shards[-1].append(name)
+        room -= size
+    return shards
