@@ -127,8 +127,10 @@ def fit(site: Site, precision: str) -> Finding:
         return warn(name, detail, "choose a smaller precision, or the bundled nano")
     if isinstance(site.probe, ProbeFailed):
         return warn(name, f"{detail}; speed unknown, MLX does not start", "mend the line `mlx` first")
+    if precision == budget.choose(psutil.virtual_memory().total)[0]:
+        detail += " (pull's choice)"
     rtf = budget.predicted_rtf(budget.MISO_8B, precision, site.probe.bandwidth_bytes_per_s)
-    detail += f", real-time factor {rtf:.2g} at best"
+    detail += f", predicted real-time factor {rtf:.2g} at best"
     if rtf >= 1:
         return warn(name, f"{detail}: slower than speech", "write to a file (-o), or use the bundled nano")
     return ok(name, detail)

@@ -178,7 +178,8 @@ def test_a_mac_that_is_slower_than_any_mac_is_noted(home, probed):
 def test_fit(home, memory, probed):
     memory(36e9)
     probed(probe.Probe("0", "metal", "M", 27 * GB, 2.0 * SPEECH_BYTES_PER_S))
-    assert state(machine.fit(at(home), "q8"), "10.1 GB of 21.6 GB", "factor 0.5") == OK
+    assert state(machine.fit(at(home), "q8"), "10.1 GB of 21.6 GB (pull's choice)", "factor 0.5") == OK
+    assert "pull" not in machine.fit(at(home), "mixed").detail
     probed(probe.Probe("0", "metal", "M", 27 * GB, 0.5 * SPEECH_BYTES_PER_S))
     assert state(machine.fit(at(home), "q8"), "slower than speech", "-o") == WARN
     probed(probe.Probe("0", "metal", "M", 8 * GB, 2.0 * SPEECH_BYTES_PER_S))
@@ -218,6 +219,9 @@ def test_open_files(site, monkeypatch):
     for limits, expected in (((256, 1024), OK), ((256, resource.RLIM_INFINITY), OK), ((256, 1023), FAIL)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, limits=limits: limits)
         assert state(machine.open_files(site)) == expected
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, resource.RLIM_INFINITY))
+    assert state(machine.open_files(site), "256 now, at most no limit") == OK
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1023, 1023))
     assert state(machine.open_files(site), "at most 1023", "1024", "ulimit") == FAIL
 
 
@@ -230,8 +234,9 @@ def test_home_and_logs(home, site, check, name):
     directory = home / name
     directory.mkdir(mode=0o700, parents=True)
     assert state(check(site)) == OK
-    directory.chmod(0o775)
-    assert state(check(site), "written by others", "chmod go-w") == WARN
+    for mode in (0o770, 0o702):
+        directory.chmod(mode)
+        assert state(check(site), "written by others", "chmod go-w") == WARN
     directory.chmod(0o700)
     directory.rmdir()
     directory.write_text("")
@@ -400,6 +405,8 @@ def test_a_directory_without_a_valid_manifest_is_no_model(home, site, text):
     assert state(models.whole(site, "miso", directory), str(directory / "manifest.json")) == FAIL
     (directory / "manifest.json").unlink()
     assert state(models.whole(site, "miso", directory), "manifest.json: missing", "misoctl pull miso") == FAIL
+    (directory / "manifest.json").mkdir()
+    assert state(models.whole(site, "miso", directory), "manifest.json: Is a directory") == FAIL
 
 
 def test_which_model_would_speak(home):
@@ -414,6 +421,11 @@ def test_which_model_would_speak(home):
 
 def test_an_unfinished_pull_is_noted(home, site):
     assert state(models.unfinished(site)) == OK
+    (home / "models" / ".cache").mkdir(parents=True)
+    (home / "models" / "odd.partial").mkdir()
+    assert state(models.unfinished(site)) == OK
+    (home / "models" / "odd.partial").rmdir()
+    (home / "models" / ".cache").rmdir()
     (home / "models" / ".miso.partial").mkdir(parents=True)
     assert state(models.unfinished(site), ".miso.partial", "misoctl pull") == WARN
     assert list(models.directories(site.paths)) == ["nano"]
