@@ -11,6 +11,7 @@ from dataclasses import asdict
 import click
 
 import misoctl
+from misoctl.doctor import doctor
 from misoctl.failure import Failure, Stopped
 from protocol import errors
 from protocol import messages as m
@@ -66,6 +67,9 @@ def cli() -> None:
       misoctl say -o hello.wav "Hello from Miso."
       cat article.txt | misoctl say
     """
+
+
+cli.add_command(doctor)
 
 
 @cli.command()

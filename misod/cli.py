@@ -13,6 +13,7 @@ import click
 
 import misod
 from misod.config import ConfigError, Settings, load_settings, variable
+from misod.doctor import doctor
 from misod.engine import Engine, Models, model_directory, open_engine
 from misod.log import start_log
 from misod.runtime import AlreadyRunning, TooFewFiles, secure
@@ -34,6 +35,9 @@ def _settings_help() -> str:
 @click.version_option(misod.__version__, prog_name="misod")
 def main() -> None:
     """The miso daemon: keeps a speech model warm and speaks for misoctl."""
+
+
+main.add_command(doctor)
 
 
 def _with_settings(command):

@@ -28,7 +28,7 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 EXIT_CODES = {
     OK: "spoken to the end, or done as asked",
-    FAILED: "the speech ended early (its end reason is in the line)",
+    FAILED: "the speech ended early (its end reason is in the line), or `doctor` found something to mend",
     USAGE: "the command line is wrong",
     BAD_DATA: "the text cannot be spoken (not UTF-8, too long, no letters the voice reads)",
     NO_INPUT: "the input file cannot be read, or no such model is here",

@@ -29,6 +29,14 @@ ARROWS = {
         "import misod.__main__, misod.cli, misod.server, misod.session, misod.scheduler, misod.worker, misod.text",
         {"mlx", "misoctl", "soundfile", "huggingface_hub", "torch", "misod.miso"},
     ),
+    "misod doctor tries mlx in a child, not here": (
+        "import misod.cli\ntry: misod.cli.main(['doctor', '--json'])\nexcept SystemExit: pass",
+        HEAVY - {"psutil", "numpy"} | {"misoctl", "misod.miso", "zmq"},
+    ),
+    "misoctl doctor --help loads nothing heavy, nor the daemon": (
+        "import misoctl.cli as c\ntry: c.cli(['doctor', '--help'])\nexcept SystemExit: pass",
+        HEAVY | {"misod", "zmq", "msgpack", "platformdirs", "subprocess"},
+    ),
     "the scheduler and the model load no zmq": (
         "import misod.scheduler, misod.miso.engine",
         {"zmq", "misoctl", "soundfile", "huggingface_hub", "torch", "transformers"},

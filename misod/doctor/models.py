@@ -1,0 +1,86 @@
+"""The models under the home: which one would speak, and whether each is whole."""
+
+import os
+from pathlib import Path
+
+from misod.config import ConfigError, load_settings
+from misod.doctor.finding import ELSEWHERE, Finding, Site, fail, gb, ok, warn
+from misod.weights.manifest import MANIFEST, read_manifest
+from protocol.paths import Paths
+
+PULLED = ("miso", "kitten")
+NANO = Path(__file__).parents[1] / "miso" / "nano"
+
+
+def directories(paths: Paths) -> dict[str, Path]:
+    """Name -> directory of every model that is here; nano is the bundled one, whatever the home has."""
+    kept = paths.home / "models"
+    try:
+        found = sorted(each for each in kept.iterdir() if each.is_dir() and not each.name.startswith("."))
+    except OSError:  # none, so nothing was pulled; one that cannot be read is the line of `unfinished`
+        found = []
+    return {"nano": NANO} | {each.name: each for each in found if each.name != "nano"}
+
+
+def installed_precision(paths: Paths) -> str | None:
+    """Of the 8B that is here."""
+    try:
+        return read_manifest(paths.home / "models" / "miso").precision
+    except (OSError, ValueError):  # the line of `whole` says it
+        return None
+
+
+def spoken(site: Site) -> Finding:
+    """What a daemon started now would load."""
+    try:
+        wanted = load_settings(site.paths.config, {}, site.environ).model
+    except ConfigError:
+        return warn("model", "unknown while the settings are wrong", "mend the line `config` or `variables` first")
+    here = [name for name, directory in directories(site.paths).items() if os.path.exists(directory / MANIFEST)]
+    if wanted == "auto":
+        return ok("model", f"{'miso' if 'miso' in here else 'nano'}, the best that is here")
+    if wanted not in here:
+        cure = f"set `model` to auto, or `misoctl pull {wanted}`" if wanted in PULLED else "set `model` to auto"
+        return fail("model", f"{wanted!r} is set, but there are only {', '.join(here)}", cure)
+    return ok("model", f"{wanted}, as set")
+
+
+def whole(_site: Site, name: str, directory: Path) -> Finding:
+    """Every file the manifest names, in the size it names; digests are checked at each load, not here."""
+    shown = f"model {name}"
+    cure = f"`misoctl rm {name}`, then `misoctl pull {name}`" if name in PULLED else f"`misoctl rm {name}`"
+    if name == "nano":
+        cure = "install miso again: nano comes with it"
+    try:
+        manifest = read_manifest(directory)
+    except OSError as error:
+        return fail(shown, f"{error.filename}: {error.strerror}", cure)
+    except ValueError as error:
+        return fail(shown, str(error), cure)
+    for path, file in manifest.files.items():
+        if (found := _size(directory / path)) != file.bytes:
+            state = "is missing" if found is None else f"has {found} bytes, not {file.bytes}"
+            return fail(shown, f"{directory / path} {state}", cure)
+    return ok(shown, f"{manifest.precision}, {gb(manifest.bytes)} in {len(manifest.files)} files, all there")
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return None
+
+
+def unfinished(site: Site) -> Finding:
+    """What a pull that was cut off, or still runs, has written so far."""
+    kept = site.paths.home / "models"
+    try:
+        left = sorted(name for name in os.listdir(kept) if name.startswith(".") and name.endswith(".partial"))
+    except FileNotFoundError:
+        left = []
+    except OSError as error:
+        return fail("pulls", f"{kept}: {error.strerror}", f"make it a directory of yours, or {ELSEWHERE}")
+    if left:
+        cure = "let it finish, or begin it again with `misoctl pull`"
+        return warn("pulls", f"{', '.join(left)} in {kept} is not finished", cure)
+    return ok("pulls", "none unfinished")
