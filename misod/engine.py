@@ -121,11 +121,11 @@ class Models:
 def model_directory(model: str, models_dir: Path) -> Path:
     """Where `model` is; "auto" is the best one present. Raises ModelError where there is none of that name."""
     if model == "auto":
-        model = "miso" if (models_dir / "miso" / "config.json").exists() else BUNDLED
+        model = "miso" if (models_dir / "miso").is_dir() else BUNDLED
     if model == BUNDLED:
         return Path(__file__).parent / "miso" / BUNDLED
     directory = models_dir / model
-    if not NAME.fullmatch(model) or not (directory / "config.json").exists():
+    if not NAME.fullmatch(model) or not directory.is_dir():
         raise ModelError(f"no model named {model!r}: {BUNDLED} is bundled, others live in {models_dir}", "no_model")
     return directory
 
