@@ -99,7 +99,7 @@ def unpack(weights: dict[str, mx.array], quantization: Quantization) -> dict[str
         if base not in quantization:
             dense[name] = _wide(w)
         elif part == "weight":
-            how, scales, biases = quantization[base], weights[f"{base}.scales"], weights[f"{base}.biases"]
+            how, (scales, biases) = quantization[base], (_exact(weights[f"{base}.{p}"]) for p in ("scales", "biases"))
             dense[name] = _wide(mx.dequantize(w, scales, biases, group_size=how.group_size, bits=how.bits))
     if "audio_head" in quantization:
         dense["audio_head"] = mx.contiguous(dense.pop("audio_head.weight").swapaxes(1, 2))
@@ -124,6 +124,11 @@ def check_codec(directory: Path, args: ModelArgs, mimi: Mimi) -> None:
 
 def _wide(w: mx.array) -> mx.array:
     return w.astype(mx.float32) if _on_cpu() else w
+
+
+def _exact(w: mx.array) -> mx.array:
+    """For code * scale + bias: bf16 would round it to 8 bits; fp16, the bundled voice's type, keeps 11."""
+    return _wide(w) if w.dtype == mx.bfloat16 else w
 
 
 def _on_cpu() -> bool:
