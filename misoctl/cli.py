@@ -39,6 +39,10 @@ def _finite(_ctx, param: click.Parameter, value: float | None) -> float | None:
     return value
 
 
+def number(flag: str, low: float, high: float, text: str):
+    return click.option(flag, type=click.FloatRange(low, high), callback=_finite, help=text)
+
+
 def _version(ctx: click.Context, _param, wanted: bool) -> None:
     if not wanted:
         return
@@ -78,13 +82,16 @@ cli.add_command(doctor)
 @click.option("-o", "--output", metavar="FILE", help="Write a WAV; - streams it to standard output.")
 @click.option("--raw", is_flag=True, help="Write bare samples (s16le, mono) to standard output.")
 @click.option("--seed", type=click.IntRange(0, m.UINT32), help="Same text, same seed: the same samples.")
+@click.option("--preset", type=click.Choice(["stable", "natural", "expressive"]), help="How freely it speaks, by name.")
+@number("--temperature", 0, 2, "How freely it speaks; 0 always takes the likeliest.")
+@number("--min-temperature", 0, 2, "What the temperature nears as the speech goes on.")
 @click.option(
-    "--temperature",
-    type=click.FloatRange(0, 2),
-    callback=_finite,
-    help="How freely it speaks; 0 always takes the likeliest.",
+    "--decay-frames", type=click.IntRange(1, 10_000), help="Frames of 80 ms in which it comes 63 % of the way."
 )
 @click.option("--top-k", type=click.IntRange(1, 4096), help="Draw from the k likeliest codes.")
+@number("--top-p", 0.01, 1, "Draw from the likeliest codes that together have this share.")
+@number("--min-p", 0, 1, "Draw from codes at least this likely, as a share of the likeliest.")
+@number("--guidance", 0, 10, "Over 1: away from what would be said with no text, at twice the work.")
 @click.option("--max-seconds", type=click.FloatRange(0.08, 7200), callback=_finite, help="Stop after this much speech.")
 @click.option(
     "--speaker", type=click.IntRange(0, 99), default=0, show_default=True, help="Which of the model's voices."

@@ -52,11 +52,11 @@ def test_same_text_and_seed_are_the_same_samples_first_second_and_after_a_cancel
 
 def test_rows_that_join_and_leave_at_any_frame_say_at_temperature_0_what_they_say_alone(nano):
     texts = ["Hello from Miso.", "Please call me on Monday.", "The music played on."]
-    alone = [speak(nano, text=t, temperature=0.0)[0] for t in texts]
+    alone = [speak(nano, text=t, sampling={"temperature": 0.0})[0] for t in texts]
     rows, pcm = {}, [[], [], []]
     for step in range(200):
         if step % 3 == 0 and step // 3 < 3:
-            rows[step // 3] = nano.prefill(Say(text=texts[step // 3], seed=1, temperature=0.0))
+            rows[step // 3] = nano.prefill(Say(text=texts[step // 3], seed=1, sampling={"temperature": 0.0}))
         for i, chunk in zip(list(rows), nano.step(list(rows.values())), strict=True):
             pcm[i].append(chunk.pcm)
             if chunk.end:
