@@ -101,7 +101,10 @@ cli.add_command(doctor)
 @click.option("--no-start", is_flag=True, help="Do not start misod; exit 69 where none runs.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the receipt on standard output.")
-def say(text, source, output, raw, no_start, quiet, as_json, **options) -> None:
+@click.option(
+    "--strict", is_flag=True, help="Exit 1 where the speech did not end of itself, at its longest length too."
+)
+def say(text, source, output, raw, no_start, quiet, as_json, strict, **options) -> None:
     """Speak TEXT, or what is piped in.
 
     \b
@@ -113,6 +116,7 @@ def say(text, source, output, raw, no_start, quiet, as_json, **options) -> None:
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a player or a reader that goes away has its own line
     from misoctl.client import preflight
+    from misoctl.receipt import to_json
     from misoctl.speech import open_sink, read_text, report, speak
     from misoctl.start import connect
     from protocol.paths import find_paths
@@ -127,7 +131,38 @@ def say(text, source, output, raw, no_start, quiet, as_json, **options) -> None:
         preflight(find_paths())  # before a file is made or a player looked for
     with open_sink(output, raw, as_json) as sink, connect(find_paths(), not no_start, talk) as client:
         done = speak(client, words, options, sink, talk)
-    report(done, quiet, as_json)
+    if as_json:
+        click.echo(to_json(done, words, options, sink.sha256))
+    report(done, quiet, strict)
+
+
+@cli.command()
+@click.argument("receipt")
+@click.option("-o", "--output", metavar="FILE", help="Write a WAV; - streams it to standard output.")
+@click.option("--raw", is_flag=True, help="Write bare samples (s16le, mono) to standard output.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
+def replay(receipt, output, raw, quiet) -> None:
+    """Render the same samples again from the RECEIPT that `say --json` printed.
+
+    \b
+      misoctl say --json -o a.wav "Once." > a.json
+      misoctl replay a.json -o b.wav
+    """
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    from misoctl.receipt import read
+    from misoctl.speech import open_sink, report, speak
+    from misoctl.start import connect
+    from protocol.paths import find_paths
+
+    talk, wanted = hush if quiet else tell, read(receipt)
+    with open_sink(output, raw, False) as sink, connect(find_paths(), True, talk) as client:
+        *_, now = client.load(wanted.model)
+        if now.digest != wanted.digest:
+            raise Failure(errors.BAD_DATA, f"{receipt} was spoken by other weights than {now.model} has", "pull those")
+        done = speak(client, wanted.text, wanted.options | {"model": wanted.model}, sink, talk)
+    report(done, quiet, strict=False)
+    if sink.sha256 != wanted.sha256:
+        raise Failure(errors.FAILED, f"these are not the samples of {receipt}", "another machine or version made those")
 
 
 @cli.command()

@@ -244,7 +244,7 @@ def test_it_does_not_end_before_the_fastest_speaker_would(nano):
 
 
 def test_a_guided_row_and_one_that_is_not_are_drawn_in_one_pass(nano, monkeypatch):
-    plain, end = speak(nano, text="The music played on.", sampling={"temperature": 0.0})
+    plain, _ = speak(nano, text="The music played on.", sampling={"temperature": 0.0})
     passes = []
     read = nano.model.read
     monkeypatch.setattr(nano.model, "read", lambda x, cache: (passes.append(x.shape), read(x, cache))[1])
