@@ -34,6 +34,7 @@ class Row:
     style: Style
     spoken: list[str] = field(default_factory=list)  # the pieces of text read so far, as the model read them
     dropped: int = 0  # pieces that no longer fitted into the context of those after them
+    mended: list[str] = field(default_factory=list)  # what went wrong and was drawn anew: "silence at frame 31"
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,10 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Fault:
-    """In a Chunk's place: this row cannot go on. The other rows can."""
+    """In a Chunk's place: this row cannot go on. The other rows can. `code` is of protocol.errors."""
 
     message: str
+    code: str = "engine"
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ def receipt(session: Session, job: Job, end: str, ready: Ready) -> m.Done:
         speaker=session.speaker,
         **(asdict(job.row.style) if job.row else {}),
         dropped=job.row.dropped if job.row else 0,
+        mended=fit(", ".join(job.row.mended) if job.row else "", 4096),
         engine=fit(ready.info.engine, 64),
         model=fit(ready.info.model, 256),
         digest=fit(ready.info.digest, 128),

@@ -68,6 +68,7 @@ ERRORS = {
     "slow": Entry(IO_ERROR, "the reader of the speech did not take it for 10 s"),
     "no_model": Entry(NO_INPUT, "`misoctl list` shows the models that are here"),
     "model": Entry(SOFTWARE, "`misoctl status` says which file; mend or remove it"),
+    "degenerate": Entry(SOFTWARE, "try another --seed, or --preset stable"),
     "engine": Entry(SOFTWARE, "try another --seed; the daemon's log says more"),
     "lost": Entry(UNAVAILABLE, "try again: the next request starts a new daemon"),
 }

@@ -209,6 +209,7 @@ class Done(Message):
     min_p: float | None = _float(0, 1, optional=True)
     guidance: float | None = _float(0, 10, optional=True)
     dropped: int = _int(0, UINT32)
+    mended: str = _str(0, 4096)
     engine: str = _str(1, 64)
     model: str = _str(1, 256)
     digest: str = _str(1, 128)

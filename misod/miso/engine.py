@@ -15,6 +15,7 @@ import numpy as np
 
 from misod import text
 from misod.engine import Chunk, Fault, Info, Memory, ModelError, Row, RowFault, Say
+from misod.guard import SILENCE, Watch
 from misod.miso.cache import KVCache, RowsCache
 from misod.miso.load import Speech, check_codec, load_model, read_config
 from misod.miso.mimi import Mimi, concat_states, load_mimi, take_rows
@@ -24,6 +25,7 @@ from misod.miso.sampling import Sampler, Settings, draw_noise
 from misod.style import chosen
 from misod.weights.manifest import check
 
+MAX_TRIES = 3  # of one piece, drawn anew where it went wrong
 POOL_BYTES = 512 << 20  # freed buffers that MLX may keep for the next frame
 
 
@@ -40,9 +42,13 @@ class MisoRow(Row):
     context: list[Segment] = field(default_factory=list)  # what was spoken before this piece, oldest first
     cached: int = 0  # of these, how many the cache holds
     codes: list[np.ndarray] = field(default_factory=list)  # (K,) each, of this piece
+    prompt_h: mx.array | None = None  # of its prompt's end: where its first frame is drawn from
+    starts: tuple[int, ...] = ()  # positions of its first frame in cache and shadow
     piece_floor: int = 0  # the frame before which this piece does not end
     piece_end: int = 0  # the frame at which it is cut
-    capped: bool = False
+    watch: Watch | None = None
+    tries: int = 0  # how often this piece was drawn anew
+    flaw: str = ""  # cap, silence: how a piece ended that did not end of itself
 
 
 class MisoEngine:
@@ -105,7 +111,7 @@ class MisoEngine:
         ]
 
     def release(self, row: MisoRow) -> None:
-        row.cache = row.shadow = row.frame = row.codec = row.key = None
+        row.cache = row.shadow = row.frame = row.codec = row.key = row.prompt_h = None
 
     def memory(self) -> Memory:
         return Memory(mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory())
@@ -150,9 +156,16 @@ class MisoEngine:
         ended, pcm = pcm is None, np.zeros(0, np.float32) if pcm is None else pcm
         if row.max_frames and row.frames >= row.max_frames:
             return Chunk(pcm, "cap")
+        if not ended and (wrong := row.watch.see(row.codes[-1], pcm)):
+            if row.tries < MAX_TRIES:
+                self._draw_anew(row, wrong)
+                return Chunk(pcm)
+            if wrong != SILENCE:
+                return Fault(f"the speech went wrong ({wrong}), {MAX_TRIES} times over", "degenerate")
+            ended, row.flaw = True, SILENCE
         if not ended and row.frames < row.piece_end:
             return Chunk(pcm)
-        row.capped |= not ended
+        row.flaw = row.flaw if ended else "cap"
         try:
             if self._next_piece(row):
                 return Chunk(pcm)
@@ -160,20 +173,38 @@ class MisoEngine:
             return Fault(str(fault))
         if row.frames == 0:
             return Fault("the model ended before it made a sound")
-        return Chunk(pcm, "cap" if row.capped else "eos")
+        return Chunk(pcm, row.flaw or "eos")
+
+    def _draw_anew(self, row: MisoRow, wrong: str) -> None:
+        """From the last good frame on, with new noise. What was heard was heard: the codec's state runs on."""
+        good = row.watch.began
+        row.mended.append(f"{wrong} at frame {row.frames}")
+        row.tries += 1
+        wasted = len(row.codes) - good
+        row.piece_floor, row.piece_end = row.piece_floor + wasted, row.piece_end + wasted
+        row.codes, row.watch = row.codes[:good], Watch(self.frame_rate_hz)
+        caches = [cache for cache in (row.cache, row.shadow) if cache]
+        for cache, start in zip(caches, row.starts, strict=True):
+            cache.rewind(start + max(0, good - 1))
+        if good == 0:
+            self._draw([row], row.prompt_h)
+            return
+        last = mx.array(np.repeat(row.codes[-1][None], len(caches), axis=0))
+        self._draw([row], self.model.read(self.model.embed_frame(last), RowsCache(caches)))
 
     def _next_piece(self, row: MisoRow) -> bool:
-        """Prefill the next piece of the row's text; False if there is none."""
+        """Prefill the next piece of the row's text; False if there is none. Raises RowFault."""
         piece = next(row.pieces, None)
         if piece is None:
             return False
-        if row.spoken:
+        if row.codes:
             row.context.append(Segment(row.say.speaker, row.spoken[-1], np.stack(row.codes, axis=1)))
         words, pace = len(piece.split()), self.speech.pace
         cap_frames = math.ceil(pace.cap_s(words) * self.frame_rate_hz)
         last_h, room = self._read_piece(row, piece, cap_frames)
-        row.codes = []
-        row.piece_floor = row.frames + math.floor(pace.floor_s(words) * self.frame_rate_hz)
+        row.prompt_h, row.starts = last_h, tuple(cache.offset for cache in (row.cache, row.shadow) if cache)
+        row.codes, row.tries, row.watch = [], 0, Watch(self.frame_rate_hz)
+        row.piece_floor = row.frames + max(1, math.floor(pace.floor_s(words) * self.frame_rate_hz))
         row.piece_end = row.frames + min(room, cap_frames)
         self._draw([row], last_h)
         row.spoken.append(piece)
