@@ -86,7 +86,7 @@ def undisturbed(nano):
 
 
 def assert_untouched(beside, undisturbed, together: int) -> None:
-    """To the byte while both spoke, in either run; after that it is the only row, and its sums are ordered otherwise."""
+    """To the byte while both spoke, in either run; after that it is alone, and its sums are ordered otherwise."""
     _, before = undisturbed
     assert len(beside) == len(before)
     assert all(a.tobytes() == b.tobytes() for a, b in zip(beside[:together], before[:together], strict=True))
