@@ -9,7 +9,6 @@ from typing import Protocol
 import numpy as np
 
 from misod.style import Style
-from misod.weights.manifest import mend
 
 BUNDLED = "nano"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a model: no path
@@ -123,7 +122,6 @@ class Models:
 
 def model_directory(model: str, models_dir: Path) -> Path:
     """Where `model` is; "auto" is the best one present. Raises ModelError where there is none of that name."""
-    mend(models_dir)
     if model == "auto":
         model = "miso" if (models_dir / "miso").is_dir() else BUNDLED
     if model == BUNDLED:

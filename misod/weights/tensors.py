@@ -49,7 +49,7 @@ class Tensor:
     def floats(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """The same as float32."""
         rows = self.read(start, stop)
-        return from_bf16(rows) if self.entry.dtype == "BF16" else rows.astype(np.float32)
+        return from_bf16(rows) if self.entry.dtype == "BF16" else rows.astype(np.float32, copy=False)
 
 
 def find_weights(path: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from misod.engine import ModelError, model_directory
+from misod.engine import ModelError
 from misod.miso.engine import MisoEngine, bundled_voice
 from misod.weights import manifest as m
 from misod.weights.manifest import MANIFEST, VERIFIED, check, describe, find_model, mend, new_directory, write_manifest
@@ -228,13 +228,6 @@ def test_a_look_in_the_middle_of_a_replacement_does_not_stop_it(tmp_path, monkey
         fill(folder, "two")
         (tmp_path / "mine").rename(tmp_path / ".mine.old")
     assert card(tmp_path) == "two"
-
-
-def test_the_daemon_finds_a_model_whose_replacement_was_killed(tmp_path):
-    with new_directory(tmp_path, "miso") as folder:
-        fill(folder, "one")
-    (tmp_path / "miso").rename(tmp_path / ".miso.old")
-    assert model_directory("auto", tmp_path) == tmp_path / "miso"
 
 
 def test_there_is_nothing_to_mend_where_there_are_no_models(tmp_path):
