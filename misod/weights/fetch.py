@@ -23,6 +23,7 @@ from huggingface_hub.utils import build_hf_headers, logging
 
 from misod.failure import Failure
 from misod.weights import hub_errors
+from misod.weights.models import file_sha256
 from misod.weights.sources import Known, Source
 from protocol import errors as codes
 
@@ -93,18 +94,19 @@ def partial(target: Path) -> Path:
     return target.with_name(f"{target.name}.partial")
 
 
-def bytes_there(listing: Listing, downloads: Path) -> int:
+def bytes_of(listing: Listing, file: RemoteFile, downloads: Path) -> int:
     """How much of it an earlier pull has left."""
-    total = 0
-    for file in listing.files:
-        target = listing.directory(downloads) / file.path
-        there = next((path for path in (target, partial(target)) if path.exists()), None)
-        total += min(there.stat().st_size, file.bytes) if there else 0
-    return total
+    target = listing.directory(downloads) / file.path
+    there = next((path for path in (target, partial(target)) if path.exists()), None)
+    return min(there.stat().st_size, file.bytes) if there else 0
 
 
-def download(listing: Listing, file: RemoteFile, downloads: Path, known: Known | None, count: Counter) -> Known:
-    """Have `file` in the listing's directory, whole and checked -> what was got. Bytes as they come go to `count`.
+def bytes_there(listing: Listing, downloads: Path) -> int:
+    return sum(bytes_of(listing, file, downloads) for file in listing.files)
+
+
+def download(listing: Listing, file: RemoteFile, downloads: Path, known: Known | None, count: Counter) -> None:
+    """Have all bytes of `file` in the listing's directory; as they come they go to `count`.
 
     `known`: what it must be, by an earlier pull or by what was published. Raises Failure.
     """
@@ -116,7 +118,13 @@ def download(listing: Listing, file: RemoteFile, downloads: Path, known: Known |
         waiting = partial(target)
         _fill(waiting, name, file.bytes, hf_hub_url(listing.source.repo, file.path, revision=listing.commit), count)
         os.replace(waiting, target)
-    got = Known(file.bytes, file_sha256(target))
+
+
+def check(listing: Listing, file: RemoteFile, downloads: Path, known: Known | None, count: Counter) -> Known:
+    """Hash what was downloaded -> what was got. Raises Failure, and removes the file, where it is another."""
+    target = listing.directory(downloads) / file.path
+    name = f"{listing.source.repo}/{file.path}"
+    got = Known(file.bytes, file_sha256(target, count))
     wanted = known.sha256 if known else file.sha256
     if (wanted and got.sha256 != wanted) or (file.git_sha1 and _git_sha1(target) != file.git_sha1):
         target.unlink()
@@ -124,11 +132,6 @@ def download(listing: Listing, file: RemoteFile, downloads: Path, known: Known |
         why += f", it should be {wanted[:12]}…" if wanted else ""
         raise Failure(codes.BAD_DATA, f"{why}: it was removed; pull again, and tell its owner if that does not help")
     return got
-
-
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _git_sha1(path: Path) -> str:

@@ -118,7 +118,7 @@ def verify(entry: Entry, count: Callable[[int], None]) -> Manifest:
     for name, file in sorted(entry.manifest.files.items()):
         path = entry.directory / name
         try:
-            same = path.stat().st_size == file.bytes and _sha256(path, count) == file.sha256
+            same = path.stat().st_size == file.bytes and file_sha256(path, count) == file.sha256
         except OSError as error:
             wrong.append(f"{path} ({error.strerror})")
         else:
@@ -154,7 +154,7 @@ def _is_model(path: Path) -> bool:
     return path.is_dir() and not path.name.startswith(".")
 
 
-def _sha256(path: Path, count: Callable[[int], None]) -> str:
+def file_sha256(path: Path, count: Callable[[int], None]) -> str:
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:
         while block := file.read(HASH_BYTES):

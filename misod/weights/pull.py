@@ -111,31 +111,35 @@ class Work:
         ours, record = self.paths.downloads, Recorded(self.paths.models / ".sources.json")
         of = (source, CODEC, TOKENIZER)
         lists = [fetch.listing(each, each.revision or record.revision(each.repo)) for each in of]
-
-        def get(wanted: list, bar: Progress) -> None:
-            for each, file in wanted:
-                repo = each.source.repo
-                known = each.source.known.get(file.path) or record.known(repo, each.commit, file.path)
-                record.put(repo, each.commit, file.path, fetch.download(each, file, ours, known, bar.add))
-
-        had = sum(fetch.bytes_there(each, ours) for each in lists)
+        weights, codec, tokenizer = (each.directory(ours) for each in lists)
+        total, had = sum(each.bytes for each in lists), sum(fetch.bytes_there(each, ours) for each in lists)
         todo = sorted(((each, file) for each in lists for file in each.files), key=lambda item: item[1].bytes)
-        configs = [item for item in todo if item[1].path == "config.json"]
-        get(configs, Progress("", 0, None))
-        total, here = sum(each.bytes for each in lists), sum(fetch.bytes_there(each, ours) for each in lists)
-        self.tell(
-            f"{source.repo}, its codec and tokenizer: {size(total)}" + (f", {size(had)} of it here" if had else "")
-        )
+        self._get([item for item in todo if item[1].path == "config.json"], record, None)
+        here = f", {size(had)} of it here" if had else ""
+        self.tell(f"{source.repo}, its codec and tokenizer: {size(total)}{here}")
         if source.smaller and not had:
             self.tell(f"about half as much to fetch: `--from {source.smaller}`, the same in bf16")
-        weights, codec, tokenizer = (each.directory(ours) for each in lists)
         with _as_failure(ours):
             args = layout.read_args(weights / "config.json")
         written = budget.disk_bytes(args, self.precision, self.request.embeddings) + lists[1].bytes + lists[2].bytes
-        self._make_sure_of_room(total - here, written)
-        with Progress("fetching", total, self.bars, done=here) as bar:
-            get([item for item in todo if item not in configs], bar)
+        self._make_sure_of_room(total - had, written)
+        self._get(todo, record, self.bars)
         return Parts(weights, codec / CODEC_FILE, tokenizer / TOKENIZER.wanted[0]), provenance(lists)
+
+    def _get(self, wanted: list, record: Recorded, bars: TextIO | None) -> None:
+        """Have and check these (listing, file); what was got is recorded."""
+        from misod.weights import fetch
+
+        downloads, total = self.paths.downloads, sum(file.bytes for _, file in wanted)
+        here = sum(fetch.bytes_of(listing, file, downloads) for listing, file in wanted)
+        items = [(listing, file, record.known(listing.source, listing.commit, file.path)) for listing, file in wanted]
+        with Progress("fetching", total, bars if here < total else None, done=here) as bar:
+            for listing, file, known in items:
+                fetch.download(listing, file, downloads, known, bar.add)
+        with Progress("checking", total, bars) as bar:
+            for listing, file, known in items:
+                got = fetch.check(listing, file, downloads, known, bar.add)
+                record.put(listing.source.repo, listing.commit, file.path, got)
 
     def convert(self, parts: Parts, made_of: dict) -> None:
         """Write the model and read all of it back."""

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from misod.failure import Failure
-from misod.weights.sources import Known
+from misod.weights.sources import Known, Source
 from protocol import errors as codes
 
 
@@ -32,9 +32,10 @@ class Recorded:
     def revision(self, repo: str) -> str | None:
         return self._repos[repo][0] if repo in self._repos else None
 
-    def known(self, repo: str, commit: str, name: str) -> Known | None:
-        revision, files = self._repos.get(repo, (None, {}))
-        return files.get(name) if revision == commit else None
+    def known(self, source: Source, commit: str, name: str) -> Known | None:
+        """What this file must be: by what was published, or by the first pull of this commit."""
+        revision, files = self._repos.get(source.repo, (None, {}))
+        return source.known.get(name) or (files.get(name) if revision == commit else None)
 
     def put(self, repo: str, commit: str, name: str, got: Known) -> None:
         """Another commit of the same repository takes the place of the one before."""
