@@ -17,9 +17,10 @@ class Handed(click.Command):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> NoReturn:
+        """-P: not a misod that lies in the caller's directory."""
         sys.stdout.flush()
         sys.stderr.flush()
-        os.execv(sys.executable, [sys.executable, "-m", "misod", self.name, *ctx.meta["arguments"]])
+        os.execv(sys.executable, [sys.executable, "-P", "-m", "misod", self.name, *ctx.meta["arguments"]])
 
 
 def _known(_ctx, _param, model: str) -> str:

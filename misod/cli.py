@@ -85,8 +85,10 @@ def run(flags: dict, opener: Callable[[Path, int], "Engine"]) -> int:
         return _refuse(*errors.of_file(error, home))
     from misod.engine import Models, model_directory
     from misod.server import Server  # zmq after the file limit is raised
+    from misod.weights.models import mend
 
     def find(name: str) -> Path:
+        mend(paths.models)
         return model_directory(name or settings.model, paths.models)
 
     return Server(settings, paths, lock, Models(find, lambda directory: opener(directory, settings.max_rows))).run()

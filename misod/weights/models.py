@@ -19,7 +19,6 @@ from protocol import errors as codes
 
 BUNDLED = "nano"
 HASH_BYTES = 8 << 20
-BEST_FIRST = ("miso", BUNDLED)
 
 
 @dataclass(frozen=True)
@@ -37,10 +36,10 @@ def bundled() -> Path:
 
 
 def default_name(wanted: str, models: Path) -> str:
-    """The model that is spoken with where none is named; `wanted` is the setting, auto: the best one here."""
+    """The model that is spoken with where none is named; `wanted` is the setting. As misod.engine.model_directory."""
     if wanted != "auto":
         return wanted
-    return next(name for name in BEST_FIRST if name == BUNDLED or (models / name / manifest.MANIFEST).exists())
+    return "miso" if (models / "miso").is_dir() else BUNDLED
 
 
 def entries(models: Path) -> list[Entry]:

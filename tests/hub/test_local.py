@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from conftest import FIXTURES, Home, tiny_tokenizer
+from pulling import FIXTURES, Home, tiny_tokenizer
 
 from misod.weights import sources
 from protocol import errors

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import FIXTURES, Home, tiny_tokenizer
+from pulling import FIXTURES, Home, tiny_tokenizer
 
 WATCHED = Path(__file__).with_name("watched")
 

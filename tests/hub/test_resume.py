@@ -5,7 +5,7 @@ import signal
 import time
 
 import pytest
-from conftest import Home, hub_of
+from pulling import Home, hub_of
 
 from misod.weights import sources
 from protocol import errors

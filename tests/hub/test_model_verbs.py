@@ -10,10 +10,11 @@ import threading
 
 import click
 import pytest
-from conftest import Home
+from pulling import Home
 
 from misoctl.models import VERBS as THEIRS
 from misod.commands import VERBS as OURS
+from misod.engine import model_directory
 from misod.weights import lock, models
 from protocol import errors
 
@@ -94,9 +95,9 @@ def test_the_default_is_miso_where_it_is_here_or_what_the_settings_say(home, min
         listed = json.loads(misoctl(home, "list", "--json", env=home.environ | environ).stdout)
         return next(m["name"] for m in listed if m["default"])
 
-    assert default() == "nano"
+    assert default() == "nano" == model_directory("auto", home.models).name
     shutil.copytree(mine, home.models / "miso")
-    assert default() == "miso"
+    assert default() == "miso" == model_directory("auto", home.models).name
     assert default(MISO_MODEL="mine") == "mine"
 
 
