@@ -186,7 +186,7 @@ def _stream(out, name: str, size: int, url: str, count: Counter) -> None:
             count(-have)  # the server does not resume: from the start
             out.truncate(0)
             out.seek(0)
-        for chunk in response.iter_raw():  # as it comes: what is collected first would be lost at a break
+        for chunk in response.iter_bytes():  # as it comes: what is collected first would be lost at a break
             out.write(chunk)
             count(len(chunk))
             if out.tell() > size:

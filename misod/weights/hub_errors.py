@@ -26,6 +26,8 @@ def explain(error: Exception, what: str) -> Failure:
         return Failure(codes.TRY_AGAIN, f"{what}: {host()} {waited}: try again later; {GOES_ON}")
     if isinstance(error, (httpx2.UnsupportedProtocol, httpx2.InvalidURL)):
         return Failure(codes.BAD_CONFIG, f"HF_ENDPOINT={constants.ENDPOINT!r} is no address: unset it, or mend it")
+    if isinstance(error, httpx2.ProxyError):
+        return Failure(codes.NO_HOST, f"{what}: cannot reach {host()}: the proxy says {error}; is HTTPS_PROXY right?")
     if isinstance(error, httpx2.ConnectError):
         return Failure(codes.NO_HOST, f"{what}: cannot reach {host()}: {_unreachable(error)}")
     return Failure(codes.TRY_AGAIN, f"{what}: the connection to {host()} broke off: try again; {GOES_ON}")

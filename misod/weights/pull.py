@@ -50,6 +50,7 @@ def pull(request: Request, paths: Paths, memory_bytes: int, tell: Tell, bars: Te
     directory, source = origin(request.origin)
     with lock.changing(paths.models):
         manifest.mend(paths.models)
+        _sweep(paths.models)
         done = source and _already(paths.models, request, precision, source)
         if done:
             tell(f"{request.model} is here already, {precision} from {source.repo}; `misoctl rm {request.model}` first")
@@ -176,6 +177,13 @@ def provenance(lists: list) -> dict:
     for part, each in zip(("codec", "tokenizer"), lists[1:], strict=True):
         of[part] = f"{each.source.repo} at {each.commit[:12]}, {each.source.licence}"
     return of
+
+
+def _sweep(models_dir: Path) -> None:
+    """Gigabytes that killed conversions and removals left: room that this pull may need."""
+    for pattern in (".*.partial", ".*.removed"):
+        for left in models_dir.glob(pattern):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def card(name: str, precision: str, made_of: dict, licences: str) -> str:

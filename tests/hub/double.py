@@ -117,6 +117,9 @@ class Handler(BaseHTTPRequestHandler):
             return self._stored(path)
         if token and self.hub.accepted_token and token != f"Bearer {self.hub.accepted_token}":
             return self._refuse(401, "", "Invalid credentials in Authorization header")
+        if path.startswith("/api/resolve-cache/models/"):
+            owner, repo, _, name = path.removeprefix("/api/resolve-cache/models/").split("/", 3)
+            return self._body(self.hub.repos[f"{owner}/{repo}"].files[name], {})
         if path.startswith("/api/models/"):
             repo, _, revision = path.removeprefix("/api/models/").partition("/revision/")
             return self._api(repo, revision or "main")
@@ -149,7 +152,8 @@ class Handler(BaseHTTPRequestHandler):
         data = found.files[name]
         headers = {"X-Repo-Commit": found.commit, "ETag": f'"{git_sha1(data)}"'}
         if len(data) < LARGE_BYTES:
-            return self._body(data, headers)
+            headers["Location"] = f"/api/resolve-cache/models/{repo}/{found.commit}/{name}"  # on the hub itself
+            return self._send(307, b"", headers)
         headers |= {"X-Linked-Etag": f'"{sha256(data)}"', "X-Linked-Size": str(len(data))}
         headers["Location"] = f"http://localhost:{self.hub.port}/stored/{repo}/{name}"
         return self._send(302, b"", headers)

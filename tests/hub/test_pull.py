@@ -129,7 +129,8 @@ def test_the_hubs_own_token_file_is_read(home, hub):
 def test_nothing_but_models_and_files_is_asked_for(home, hub):
     """No telemetry, no update check, no registry of agents."""
     home.pull("-q", AI_AGENT="test")
-    assert all(r.path.startswith(("/api/models/", "/stored/")) or "/resolve/" in r.path for r in hub.requests)
+    asked = ("/api/models/", "/api/resolve-cache/models/", "/stored/")
+    assert all(r.path.startswith(asked) or "/resolve/" in r.path for r in hub.requests)
 
 
 def test_a_large_model_is_spread_over_shards(home, hub, files):

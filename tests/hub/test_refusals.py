@@ -25,6 +25,12 @@ def test_offline_no_such_host(home):
     assert "cannot reach hub.invalid" in line and "are you online?" in line and "--from" in line
 
 
+def test_a_proxy_that_refuses(home, hub):
+    """The double knows no CONNECT."""
+    line = home.refused(errors.NO_HOST, HF_ENDPOINT="https://hub.invalid", HTTPS_PROXY=hub.url)
+    assert "cannot reach hub.invalid: the proxy says 501" in line and "HTTPS_PROXY" in line
+
+
 def test_connection_refused(home):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -203,6 +209,14 @@ def test_too_little_room_says_how_much_to_free_before_a_large_file_comes(home, h
     line = home.refused(errors.IO_ERROR, PULL_FREE_BYTES="1000000")
     assert "needs" in line and "are free: free" in line and "or choose a smaller --precision" in line
     assert not [r for r in hub.bodies() if r.path.endswith("model.safetensors")]
+
+
+def test_what_a_killed_pull_left_is_swept_before_the_room_is_measured(home):
+    for name in (".miso.partial", ".miso.removed"):
+        (home.models / name).mkdir(parents=True)
+        (home.models / name / "model.safetensors").write_bytes(b"half")
+    home.refused(errors.IO_ERROR, PULL_FREE_BYTES="1000000")
+    assert not list(home.models.glob(".miso.*"))
 
 
 def test_what_is_here_already_needs_no_room_twice(home, hub, files):
