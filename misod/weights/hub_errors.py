@@ -82,7 +82,9 @@ def _answered(error: errors.HfHubHTTPError, what: str) -> Failure:
     if status == 401 and not isinstance(error, errors.RepositoryNotFoundError):
         return Failure(codes.NO_TOKEN, f"{what}: {host()} wants to know who asks: {LOG_IN}")
     if isinstance(error, errors.RepositoryNotFoundError) or status == 404:
-        return Failure(codes.NO_INPUT, f"there is no {_repo(what)} on {host()}, or it is private: {LOG_IN}, or --from")
+        return Failure(
+            codes.NO_INPUT, f"there is no {_repo(what)} on {host()}, or it is private: {LOG_IN}, or use --from"
+        )
     if status == 429:
         return Failure(codes.TRY_AGAIN, f"{what}: {host()} says that we ask too often: try again in some minutes")
     if status >= 500:

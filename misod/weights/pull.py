@@ -123,7 +123,7 @@ class Work:
         with _as_failure(ours):
             args = layout.read_args(weights / "config.json")
         written = budget.disk_bytes(args, self.precision, self.request.embeddings) + lists[1].bytes + lists[2].bytes
-        self._make_sure_of_room(total - had, written)
+        self._make_sure_of_room(total - had, written, source.smaller)
         self._get(todo, record, self.bars)
         return Parts(weights, codec / CODEC_FILE, tokenizer / TOKENIZER.wanted[0]), provenance(lists)
 
@@ -160,15 +160,17 @@ class Work:
             self.tell("checking what was written")
             manifest.check(directory, anew=True)
 
-    def _make_sure_of_room(self, fetched: int, written: int) -> None:
-        """Both lie on the disk at once, for a while. Raises Failure saying how much to free."""
+    def _make_sure_of_room(self, fetched: int, written: int, smaller: str | None = None) -> None:
+        """Both lie on the disk at once, for a while. Raises Failure saying how much to free, or what takes less."""
         need, free = int((fetched + written) * SPARE), shutil.disk_usage(self.paths.models).free
         parts = f"{size(fetched)} to fetch and {size(written)} to write" if fetched else f"{size(written)} to write"
         self.tell(f"disk: {parts}, a tenth to spare: {size(need)} of the {size(free)} that are free")
         if need > free:
             why = f"{self.request.model} in {self.precision} needs {size(need)} on the disk of {self.paths.models}"
-            cure = f"free {size(need - free)} or choose a smaller --precision"
-            raise Failure(codes.IO_ERROR, f"{why}, {size(free)} are free: {cure}")
+            cures = [f"free {size(need - free)}"]
+            cures += ["choose a smaller --precision"] if self.precision != budget.PRECISIONS[0] else []
+            cures += [f"fetch half as much with `--from {smaller}`"] if smaller else []
+            raise Failure(codes.IO_ERROR, f"{why}, {size(free)} are free: {', or '.join(cures)}")
 
 
 def provenance(lists: list) -> dict:
