@@ -29,7 +29,6 @@ class Verbs(click.Group):
     def main(self, *args, **extra) -> NoReturn:
         try:
             super().main(*args, **extra | {"standalone_mode": False})
-            sys.stdout.flush()
         except click.exceptions.Exit as done:
             sys.exit(done.exit_code)
         except click.exceptions.NoArgsIsHelpError as error:
@@ -45,18 +44,26 @@ class Verbs(click.Group):
         except errors.UnsafePath as error:
             tell(str(error))
             sys.exit(errors.NO_PERMISSION)
-        except OSError as error:  # standard output is full or gone
-            sys.stdout = open(os.devnull, "w")  # or Python would try once more at its end
-            tell(f"{error.filename or 'standard output'}: {error.strerror}")
-            sys.exit(errors.IO_ERROR)
         sys.exit(errors.OK)
+
+
+class Verb(click.Command):
+    """One that reads and writes files: what it cannot, standard output too, is one line."""
+
+    def invoke(self, ctx: click.Context) -> None:
+        try:
+            super().invoke(ctx)
+            sys.stdout.flush()
+        except OSError as error:
+            sys.stdout = open(os.devnull, "w")  # or Python would try once more at its end
+            raise Failure(errors.IO_ERROR, f"{error.filename or 'standard output'}: {error.strerror}") from None
 
 
 def as_json(command):
     return click.option("--json", "as_json", is_flag=True, help="As JSON, on standard output.")(command)
 
 
-@click.command("pull")
+@click.command("pull", cls=Verb)
 @click.argument("model", default="miso")
 @click.option("--precision", type=click.Choice(PRECISIONS), help="Bits of the weights; by default what memory allows.")
 @click.option("--embeddings", type=click.Choice(EMBEDDINGS), help="Of the embeddings; bf16 with bf16, else q8.")
@@ -96,7 +103,7 @@ def pull(model, precision, embeddings, origin, keep, quiet, as_json) -> None:
         click.echo(json.dumps(done))
 
 
-@click.command("list")
+@click.command("list", cls=Verb)
 @as_json
 def list_(as_json) -> None:
     """The models that are here."""
@@ -120,7 +127,7 @@ def list_(as_json) -> None:
         click.echo(f"{mark} {row['name']:<{width}}  {row['precision']:<5}  {size(row['bytes']):>8}  {source}")
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("model")
 @as_json
 def show(model, as_json) -> None:
@@ -137,7 +144,7 @@ def show(model, as_json) -> None:
         click.echo(f"{name:<11} {value}")
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("model")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 def rm(model, quiet) -> None:
@@ -150,7 +157,7 @@ def rm(model, quiet) -> None:
         tell(f"removed {model}: {size(freed)} are free again")
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.argument("model")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 def verify(model, quiet) -> None:

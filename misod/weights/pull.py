@@ -6,6 +6,7 @@ has the model's name (misod.weights.manifest). Only fetching uses the network, a
 
 import errno
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -69,7 +70,7 @@ def origin(name: str | None) -> tuple[Path | None, Source | None]:
     """What --from names: a directory, else one of the repositories; without a name the first of these."""
     if name is None:
         return None, WEIGHTS[0]
-    directory = Path(name).expanduser()
+    directory = Path(os.path.expanduser(name))  # Path's own raises at ~nobody-of-that-name
     if directory.is_dir():
         return directory.absolute(), None
     for source in WEIGHTS:

@@ -66,8 +66,13 @@ def test_a_checkpoint_of_other_dims_is_one_line_that_names_tensors(home, directo
     assert "missing backbone.layers.3.attn.q_proj.weight" in line
 
 
-def test_a_directory_that_is_not_there(home, tmp_path):
-    assert "no such directory" in home.refused(errors.NO_INPUT, "--from", str(tmp_path / "none"))
+@pytest.mark.parametrize("name", ["/nowhere", "./nowhere", "~nobody-of-that-name/x"])
+def test_a_directory_that_is_not_there(home, name):
+    assert f"--from {name}: there is no such directory" in home.refused(errors.NO_INPUT, "--from", name)
+
+
+def test_a_name_that_is_longer_than_any(home):
+    assert "File name too long" in home.refused(errors.IO_ERROR, "--from", "/" + "a" * 300)
 
 
 def test_a_file_in_place_of_its_directory(home, directory):

@@ -1,6 +1,7 @@
 """`misod pull` against a hub of our own: what it fetches, checks, makes and says, when all goes well."""
 
 import json
+import re
 
 from double import sha256
 
@@ -154,6 +155,14 @@ def test_a_large_model_is_spread_over_shards(home, hub, files):
     del repo.files["model.safetensors"]
     assert home.pull("-q").returncode == 0
     assert home.contents() == one
+
+
+def test_what_is_pinned_is_a_commit_and_what_is_known_a_digest():
+    for source in (*sources.WEIGHTS, CODEC, TOKENIZER):
+        assert source.revision is None or re.fullmatch("[0-9a-f]{40}", source.revision)
+        assert source.about_bytes and source.licence
+        assert all(re.fullmatch("[0-9a-f]{64}", known.sha256) and known.bytes for known in source.known.values())
+    assert MISO.revision and CODEC.revision and CODEC.known and TOKENIZER.revision
 
 
 def test_pull_kitten_says_honestly_that_there_is_no_engine_for_it(home, hub):
