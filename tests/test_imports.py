@@ -38,6 +38,14 @@ ARROWS = {
         "import misoctl.cli as c\ntry: c.cli(['doctor', '--help'])\nexcept SystemExit: pass",
         HEAVY | {"misod", "zmq", "msgpack", "platformdirs", "subprocess"},
     ),
+    "what list, show and verify need of the weights loads no mlx and no numpy": (
+        "import misod.weights.budget, misod.weights.check, misod.weights.manifest, misod.weights.plan",
+        HEAVY | {"misoctl", "zmq", "misod.miso", "misod.engine"},
+    ),
+    "a conversion's own code loads no mlx": (
+        "import misod.weights.convert, misod.weights.layout, misod.weights.quantize",
+        {"mlx", "misoctl", "zmq", "huggingface_hub", "torch"},
+    ),
     "the scheduler and the model load no zmq": (
         "import misod.scheduler, misod.miso.engine",
         {"zmq", "misoctl", "soundfile", "huggingface_hub", "torch", "transformers"},

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import misod.miso  # noqa: F401  before mlx, for OpenBLAS
@@ -10,12 +11,22 @@ import misod.miso  # noqa: F401  before mlx, for OpenBLAS
 import mlx.core as mx
 import pytest
 
-from benchmarks.full_size import write_tokenizer
+from benchmarks.full_size import write_source, write_tokenizer
 from misod.weights.convert import Parts
+from misod.weights.dims import ModelArgs, TransformerArgs
 
 FIXTURES = Path(__file__).parents[1] / "model" / "fixtures"
 TINY, TINY_BF16 = FIXTURES / "miso_tiny" / "v99_fp32", FIXTURES / "miso_tiny" / "v2051_bf16"
 MIMI = FIXTURES / "mimi_tiny"
+MIDDLING = ModelArgs(  # 100 million weights, the true proportions of table and embeddings
+    backbone=TransformerArgs(num_layers=2, num_heads=16, num_kv_heads=4, embed_dim=2048, intermediate_dim=4096),
+    decoder=TransformerArgs(num_layers=2, num_heads=12, num_kv_heads=3, embed_dim=768, intermediate_dim=2048),
+    text_vocab_size=4096,
+    audio_vocab_size=515,
+    audio_num_codebooks=16,
+)
+
+
 MLX_AUDIO = (  # reference -> mlx-audio, as its loader renames: written down apart from layout.py, to check that
     (r"\.attn\.output_proj", ".self_attn.o_proj"),
     (r"\.attn\.", ".self_attn."),
@@ -44,6 +55,15 @@ def tiny(tokenizer) -> Parts:
 def models(tmp_path) -> Path:
     (tmp_path / "models").mkdir()
     return tmp_path / "models"
+
+
+@pytest.fixture(scope="session")
+def middling_source(tmp_path_factory) -> Path:
+    """A random bf16 checkpoint of 190 MB, a codec and a tokenizer."""
+    folder = tmp_path_factory.mktemp("middling") / "source"
+    write_source(folder, MIDDLING, json.loads((MIMI / "config.json").read_text())["mimi_config"])
+    (folder / "config.json").write_text(json.dumps(asdict(MIDDLING)))
+    return folder
 
 
 def mlx_audio_name(name: str) -> str:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import replace
 
 import mlx.core as mx
@@ -134,6 +135,19 @@ def test_progress_ends_at_what_was_announced(tiny, models):
     assert {total for _, total in seen} == {seen[-1][0]}
 
 
+def test_a_conversion_holds_a_few_blocks_and_not_the_checkpoint(middling_source, models, monkeypatch):
+    monkeypatch.setattr("misod.weights.tensors.BLOCK_BYTES", 4 << 20)
+    source = middling_source
+    parts = Parts(source, source / "codec" / "model.safetensors", source / "tokenizer.json")
+    for precision in ("q4", "bf16"):
+        tracemalloc.start()  # counts what numpy and file reads take
+        made(parts, models, precision)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 40 << 20, "a block as read and as fp32, and the scales and biases of one tensor"
+    assert (source / "model.safetensors").stat().st_size > 180 << 20
+
+
 # ---- sources that are not what they should be
 
 
@@ -156,6 +170,10 @@ WRONG = {
     "misshapen": (lambda w: w.update({"audio_head": mx.zeros((31, 64, 98))}), r"misshapen audio_head .*\[31, 64, 99\]"),
     "wrong type": (lambda w: w.update({"projection.weight": mx.zeros((64, 96), mx.int32)}), r"wrong type projection"),
     "not finite": (not_a_number, r"backbone\.layers\.1\.mlp\.w2: not all its values are finite"),
+    "two spellings": (
+        lambda w: w.update({"model.projection.weight": mx.zeros((64, 96))}),
+        r"projection\.weight is in it in two spellings",
+    ),
     "scales alone": (lambda w: w.update({"more.scales": mx.zeros((2,))}), r"extra more\.scales"),
 }
 

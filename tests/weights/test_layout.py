@@ -60,6 +60,8 @@ def test_dims_are_read_from_either_config_and_are_the_8bs_where_there_is_none(tm
     (tmp_path / "config.json").write_text(json.dumps(mlx_audio_config(ours)))
     assert read_args(tmp_path / "config.json") == read_args(TINY / "config.json") == ModelArgs.from_dict(ours)
     assert read_args(tmp_path / "absent.json") == MISO_8B
+    (tmp_path / "config.json").write_text('{"model_type": "sesame", "depth_decoder_config": null}')
+    assert read_args(tmp_path / "config.json") == MISO_8B
 
 
 def test_the_flavours_of_older_configs_are_the_8b(tmp_path):
@@ -72,7 +74,7 @@ def test_the_flavours_of_older_configs_are_the_8b(tmp_path):
         read_args(path)
 
 
-@pytest.mark.parametrize("config", ["", "[]", '{"backbone": 3}', '{"depth_decoder_config": {}}'])
+@pytest.mark.parametrize("config", ["", "[]", '{"backbone": 3}', '{"depth_decoder_config": {"num_hidden_layers": 2}}'])
 def test_a_config_that_says_too_little_is_named(tmp_path, config):
     (tmp_path / "config.json").write_text(config)
     with pytest.raises(ValueError, match=r"^\S*config\.json: "):

@@ -1,28 +1,17 @@
 """Large models stay packed and speak the same; a load holds the model once; what does not fit is one line."""
 
-import json
-
 import mlx.core as mx
 import numpy as np
 import pytest
 
-from benchmarks.full_size import write_source
 from misod.miso.load import check_tensors, load_model, read_config
 from misod.weights.budget import PRECISIONS
 from misod.weights.convert import Parts, convert
-from misod.weights.dims import ModelArgs, TransformerArgs
 from misod.weights.manifest import check
 from misod.weights.plan import stored_shapes
-from tests.weights.conftest import MIMI
+from tests.weights.conftest import MIDDLING
 
 ORIGIN = {"repo": "fixture", "revision": None, "licence": None}
-MIDDLING = ModelArgs(  # 100 million weights, the true proportions of table and embeddings
-    backbone=TransformerArgs(num_layers=2, num_heads=16, num_kv_heads=4, embed_dim=2048, intermediate_dim=4096),
-    decoder=TransformerArgs(num_layers=2, num_heads=12, num_kv_heads=3, embed_dim=768, intermediate_dim=2048),
-    text_vocab_size=4096,
-    audio_vocab_size=515,
-    audio_num_codebooks=16,
-)
 
 
 def made(parts: Parts, models, precision: str, embeddings: str | None = None):
@@ -80,19 +69,13 @@ def test_packed_tensors_are_those_the_config_names(tiny, models):
 
 
 @pytest.fixture(scope="module")
-def middling(tmp_path_factory):
+def middling(middling_source, tmp_path_factory):
     """A q8 model of about 110 MB in several shards."""
-    home = tmp_path_factory.mktemp("middling")
-    write_source(home / "source", MIDDLING, json.loads((MIMI / "config.json").read_text())["mimi_config"])
-    config = {"backbone": vars(MIDDLING.backbone), "decoder": vars(MIDDLING.decoder)}
-    sizes = {key: getattr(MIDDLING, key) for key in ("text_vocab_size", "audio_vocab_size", "audio_num_codebooks")}
-    (home / "source" / "config.json").write_text(json.dumps(config | sizes))
-    (home / "models").mkdir()
-    source = home / "source"
+    source, models = middling_source, tmp_path_factory.mktemp("models")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("misod.weights.convert.SHARD_BYTES", 30_000_000)
         parts = Parts(source, source / "codec" / "model.safetensors", source / "tokenizer.json")
-        return made(parts, home / "models", "q8")
+        return made(parts, models, "q8")
 
 
 def test_the_peak_of_a_load_is_the_model_its_table_and_little_else(middling):
