@@ -11,6 +11,7 @@ from dataclasses import asdict
 import click
 
 import misoctl
+from misoctl import models
 from misoctl.doctor import doctor
 from misoctl.failure import Failure, Stopped
 from protocol import errors
@@ -73,7 +74,8 @@ def cli() -> None:
     """
 
 
-cli.add_command(doctor)
+for verb in (doctor, *models.VERBS):
+    cli.add_command(verb)
 
 
 @cli.command()

@@ -18,7 +18,8 @@ ARROWS = {
         HEAVY | {"misod", "zmq", "msgpack", "platformdirs"},
     ),
     "all of misoctl loads nothing heavy, nor the daemon": (
-        "import misoctl.cli, misoctl.client, misoctl.player, misoctl.sink, misoctl.speech, misoctl.start, zmq",
+        "import misoctl.cli, misoctl.client, misoctl.models, misoctl.player, misoctl.sink, misoctl.speech, zmq\n"
+        "import misoctl.start",
         HEAVY | {"misod"},
     ),
     "protocol imports neither side": (
