@@ -6,8 +6,7 @@ while the codec's state runs on, so that there is no click between them.
 
 import gc
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import mlx.core as mx
@@ -31,7 +30,7 @@ POOL_BYTES = 512 << 20  # freed buffers that MLX may keep for the next frame
 
 @dataclass
 class MisoRow(Row):
-    pieces: Iterator[str] = field(default_factory=lambda: iter(()))
+    reader: text.Reader | None = None
     key: mx.array | None = None  # split once a frame
     cache: KVCache | None = None
     frame: tuple[mx.array, mx.array] | None = None  # the next: codes (1, K), finite (1,); in flight
@@ -82,7 +81,7 @@ class MisoEngine:
             say=say,
             temperature=self.speech.temperature if say.temperature is None else say.temperature,
             top_k=say.top_k or self.speech.top_k,
-            pieces=text.pieces(say.text, self.speech.limits),
+            reader=text.Reader(say.text, self.speech.limits),
             key=mx.random.key(say.seed),
             codec=self.mimi.new_state(),
             max_frames=say.max_seconds and max(1, math.floor(say.max_seconds * self.frame_rate_hz)),
@@ -103,7 +102,9 @@ class MisoEngine:
         ]
 
     def release(self, row: MisoRow) -> None:
-        row.cache = row.frame = row.codec = row.key = None
+        if row.reader:
+            row.reader.close()
+        row.reader = row.cache = row.frame = row.codec = row.key = None
 
     def memory(self) -> Memory:
         return Memory(mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory())
@@ -159,18 +160,18 @@ class MisoEngine:
 
     def _next_piece(self, row: MisoRow) -> bool:
         """Prefill the next piece of the row's text; False if there is none."""
-        piece = next(row.pieces, None)
+        piece = row.reader.next()
         if piece is None:
             return False
-        tokens, mask = self.prompt.build([], row.say.speaker, piece)
+        tokens, mask = self.prompt.build([], row.say.speaker, piece.text)
         room = self.model.args.backbone.max_seq_len - len(tokens)
         if room < 1:
             raise RowFault(f"a sentence of {len(tokens)} tokens is more than the model can read")
-        seconds = len(piece.split()) / SLOWEST_WORDS_PER_S + SPARE_S
+        seconds = len(piece.text.split()) / SLOWEST_WORDS_PER_S + SPARE_S
         row.piece_end = row.frames + min(room, math.ceil(seconds * self.frame_rate_hz))
         row.cache = self.model.new_cache()
         self._draw([row], self.model.read(self.model.embed_prompt(mx.array(tokens), mx.array(mask)), row.cache))
-        row.spoken.append(piece)
+        row.spoken.append(piece.text)
         return True
 
     def _warm_up(self) -> None:
