@@ -13,6 +13,7 @@ import click
 import misoctl
 from misoctl.doctor import doctor
 from misoctl.failure import Failure, Stopped
+from misoctl.normalize import normalize
 from protocol import errors
 from protocol import messages as m
 
@@ -70,6 +71,7 @@ def cli() -> None:
 
 
 cli.add_command(doctor)
+cli.add_command(normalize)
 
 
 @cli.command()

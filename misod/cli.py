@@ -17,6 +17,7 @@ from misod.doctor import doctor
 from misod.engine import Engine, Models, model_directory, open_engine
 from misod.log import start_log
 from misod.runtime import AlreadyRunning, TooFewFiles, secure
+from misod.text.show import normalize
 from protocol import errors
 from protocol.paths import find_paths
 
@@ -38,6 +39,7 @@ def main() -> None:
 
 
 main.add_command(doctor)
+main.add_command(normalize)
 
 
 def _with_settings(command):

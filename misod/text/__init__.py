@@ -3,18 +3,15 @@
 docs/text.md has in one table what is read how.
 """
 
-from misod.text.cut import Limits
+from misod.text.cut import WHOLE, Limits
 from misod.text.letters import fold_to_letters
 from misod.text.pieces import Manner, Piece, pieces
 from misod.text.reader import Reader, warm
 from misod.text.sentences import sentences
 
-__all__ = ["Limits", "Manner", "Piece", "Reader", "fold_to_letters", "normalise", "pieces", "sentences", "warm"]
+__all__ = ["WHOLE", "Limits", "Manner", "Piece", "Reader", "fold_to_letters", "normalise", "pieces", "sentences", "warm"]
 
 
-def normalise(sentence: str) -> str:
-    """One sentence with its numbers, money, dates, times, units and marks written out as they are spoken."""
-    return " ".join(piece.text for piece in pieces(sentence, _ANY_LENGTH))
-
-
-_ANY_LENGTH = Limits(max_words=1_000_000, max_characters=1_000_000)
+def normalise(text: str) -> str:
+    """A text with its numbers, money, dates, times, units and marks written out as they are spoken."""
+    return " ".join(piece.text for piece in pieces(text, WHOLE, Manner(at_once=False)))

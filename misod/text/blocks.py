@@ -60,6 +60,8 @@ def blocks(text: str) -> Iterator[Block]:
             line, bare = line[quote.end() :], bare[quote.end() :]
         kind = _kind(bare, bool(held), in_table)
         if held and kind != "more":
+            if kind == "row marks" and "|" in held[-1].text:
+                held[-1] = _row(held[-1])  # a table's head that does not begin with a mark
             yield from _parts(held, HEADING_S if kind == "underline" else held_pause_s)
             held, held_pause_s = [], PARAGRAPH_S
         in_table = kind in ("row", "row marks")

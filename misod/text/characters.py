@@ -12,6 +12,7 @@ _UNSEEN = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff9-\uffff\U000e0000-\U000e01ef\ud800-\udfff\ue000-\uf8ff\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]"
 )
+_COLOUR = re.compile(r"\x1b\[[0-9;]{0,30}[A-Za-z]")  # of a terminal
 _SPACE = re.compile("[\t\x0b\x0c\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 _LINE_END = re.compile("\r\n?|[\x85\u2028\u2029]")
 _QUOTES = {ord(c): "'" for c in "‘’‛ʼ"} | {ord(c): '"' for c in "“”„‟«»"}
@@ -22,6 +23,7 @@ _EMOJI = re.compile(
     "[\U0001f000-\U0001f0ff\U0001f1e6-\U0001f64f\U0001f680-\U0001faff\u2300-\u23ff\u2460\u2600-\u27bf\u2b00-\u2bff"
     "\u3030\u303d\u3297\u3299\u20e3]"
 )
+_STYLED = re.compile("[\ufb00-\ufb06\uff01-\uff5e\u2100-\u214f\U0001d400-\U0001d7ff]")
 _SKIN = frozenset("🏻🏼🏽🏾🏿\u20e3")
 _EMOTICON = re.compile(r"(?<!\S)[:;=][-o']?[()DPp/|\[\]*](?=\s|[.,!?]|$)")
 _FLAG_LETTER = 0x1F1E6  # A
@@ -33,9 +35,8 @@ def tidy(text: Tracked, emoji: str) -> Tracked:
     if not text.text.isascii():
         # before the joiners of emoji go, for nothing else tells a family from three people
         text = text.sub(_EMOJI, lambda m: _emoji(m.group(), emoji))
-        text = text.each(_digit)
-    text = text.sub(_LINE_END, "\n").sub(_UNSEEN, "").sub(_SPACE, " ")
-    return text.sub(_EMOTICON, "")
+        text = text.each(_plain)
+    return seen(text).sub(_EMOTICON, "")
 
 
 def straight_quotes(text: Tracked) -> Tracked:
@@ -44,7 +45,7 @@ def straight_quotes(text: Tracked) -> Tracked:
 
 def seen(text: Tracked) -> Tracked:
     """All that a text needs which is otherwise to be read as it is."""
-    return text.sub(_LINE_END, "\n").sub(_UNSEEN, "").sub(_SPACE, " ")
+    return text.sub(_COLOUR, "").sub(_LINE_END, "\n").sub(_UNSEEN, "").sub(_SPACE, " ")
 
 
 def _composed(text: Tracked) -> Tracked:
@@ -61,9 +62,11 @@ def _composed(text: Tracked) -> Tracked:
     return Tracked._chain(parts)
 
 
-def _digit(c: str) -> str:
-    """Digits of any script as 0-9."""
-    return str(unicodedata.decimal(c)) if c.isdecimal() else c
+def _plain(c: str) -> str:
+    """Digits of any script as 0-9; letters in bold, in full width or joined as plain ones."""
+    if c.isdecimal():
+        return str(unicodedata.decimal(c))
+    return unicodedata.normalize("NFKC", c) if _STYLED.match(c) else c
 
 
 def _emoji(c: str, how: str) -> str:

@@ -25,6 +25,9 @@ class Limits:
     letters: bool = False
 
 
+WHOLE = Limits(max_words=1_000_000, max_characters=1_000_000)  # no limit: a piece is a sentence
+
+
 def cut(sentence: Tracked, limits: Limits) -> list[Tracked]:
     if not too_long(sentence.text, limits):
         return [sentence]

@@ -15,6 +15,7 @@ _ATTRIBUTE = r"""\s+[\w:@.\-]+(?:\s*=\s*(?:"[^"<>]{0,500}"|'[^'<>]{0,500}'|[^\s"
 _IMAGE_TAG = re.compile(r"""(?i)<img\b[^<>]{0,500}?\balt\s*=\s*(?:"([^"<>]{0,300})"|'([^'<>]{0,300})')[^<>]{0,500}>""")
 _TAG = re.compile(rf"</?(?:{_NAMES})(?:{_ATTRIBUTE}){{0,20}}+\s*/?>", re.IGNORECASE)
 _SWITCHES = re.compile(r"<[A-Za-z]+(?:\s+(?!(?:disabled|checked|hidden|controls|open|required|selected)\b)\w+)+\s*/?>")
+_OPENED = re.compile("<!--")  # a comment that is not closed
 _PLACE = r"\((?:[^()\s]|\([^()\s]{0,200}\)){0,1000}+(?:\s+(?:\"[^\"]{0,200}\"|'[^']{0,200}'))?\s*\)"
 _IMAGE = re.compile(rf"!\[([^\]\[]{{0,500}})\](?:{_PLACE}|\[[^\]\[]{{0,100}}\])")
 _LINK = re.compile(rf"\[([^\]\[]{{1,500}})\](?:{_PLACE}|\[[^\]\[]{{0,100}}\])")
@@ -40,7 +41,7 @@ def without_marks(text: Tracked) -> Tracked:
     if "[" in text.text:
         text = text.sub(_IMAGE, r" \1 ").sub(_LINK, r"\1").sub(_FOOTNOTE, "")
     if "<" in text.text:
-        text = text.sub(_IMAGE_TAG, r" \1\2 ").sub(_AUTOLINK, r"\1")
+        text = text.sub(_OPENED, " ").sub(_IMAGE_TAG, r" \1\2 ").sub(_AUTOLINK, r"\1")
         text = text.sub(_TAG, lambda m: r"\0" if _SWITCHES.fullmatch(m.group()) else "")
     if "&" in text.text:
         text = text.sub(_ENTITY, lambda m: html.unescape(m.group()).replace("\\", " "))

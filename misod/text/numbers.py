@@ -162,6 +162,7 @@ RULES = (
         _phone,
     ),
     rule("long code", r"(?<![\w\-])\d{1,7}(?:-\d{1,7}){3,8}(?:-[Xx])?(?![\w\-])", _phone, "-"),
+    rule("long number", r"(?<![\d.,])\d{16,}+", lambda m: " ".join(m[0])),
     rule("thousands", r"(?<![\d.,])(\d{1,3})((?: \d{3}){2,4}| 000)(?![\d.,]\d|\w)", _grouped),
     rule("round number", r"(?<![\w.,$€£¥\-])[1-9]\d{1,11}000(?!\w|[.,\-]\d)", _grouped),
     rule(

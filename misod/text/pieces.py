@@ -35,10 +35,14 @@ class Piece:
 
 @dataclass(frozen=True)
 class Manner:
-    """How to read. `normalize` false: as it is written, but for what no voice could see. `emoji`: "drop" or "name"."""
+    """How to read. `normalize` false: as it is written, but for what no voice could see. `emoji`: "drop" or "name".
+
+    `at_once`: the first piece of a text does not wait for the grammars to be done with the rest of its sentence.
+    """
 
     normalize: bool = True
     emoji: str = characters.DROP
+    at_once: bool = True
 
 
 Ask = tuple[str, ...]  # runs for the grammars; as many answers come back
@@ -104,7 +108,7 @@ class _Teller:
         return speakable(letters.fold_to_letters(sentence.text) if self._limits.letters else sentence.text)
 
     def sentence(self, sentence: Tracked, pause_s: float) -> Reading:
-        """Whole where it fits; but the first piece of a text does not wait for the rest of its sentence."""
+        """Whole where it fits; but see Manner.at_once."""
         if self._manner.normalize:
             sentence = rules.rewritten(_calm(sentence))
         self.leave(sentence)
@@ -119,7 +123,7 @@ class _Teller:
             done, more = end, i < len(batches) - 1
             held = Tracked.join([held, letters.fold(part) if self._limits.letters else part.words()])
             parts = cut(held, self._limits)
-            held = parts.pop() if more and self._told else sentence[:0]
+            held = parts.pop() if more and (self._told or not self._manner.at_once) else sentence[:0]
             yield from self._pieces(parts, 0.0 if more else pause_s)
 
     def _pieces(self, parts: list[Tracked], pause_s: float) -> Iterator[Piece]:

@@ -84,6 +84,7 @@ WORDS = (
     rule("scheme", r"\b[A-Za-z]{1,10}://+", " "),
     rule("number sign left", r"#+", " ", "#"),
     rule("left over", r"[*`~|<>\\^{}\[\]_\x00-\x1f\x7f]+|//+|(?<!\w)&(?!\w)|[™®•·‣◦¶†‡]+", " "),
+    rule("long word", r"(\S{40})(?=\S)", r"\1 "),  # no model says one, and the grammars take seconds over it
     rule("space before a mark", r"(?<=\w)\s+(?=[,.!?;:](?:\s|$))", ""),
 )
 

@@ -25,6 +25,7 @@ EXAMPLES = {
     "three parts": ("it is 1.20.3 now", "it is 1 point 20 point 3 now"),
     "phone": ("Call 555-1234.", "Call 5 5 5, 1 2 3 4."),
     "long code": ("ISBN 978-3-16-148410-0", "ISBN 9 7 8, 3, 1 6, 1 4 8 4 1 0, 0"),
+    "long number": ("1234567890123456", "1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6"),
     "thousands": ("1 000 000 or 10 000", "1,000,000 or 10,000"),
     "round number": ("10000 people", "10,000 people"),
     "house": ("221B Baker Street", "2 21 B Baker Street"),
@@ -85,6 +86,7 @@ EXAMPLES = {
     "scheme": ("ftp:// is old", "is old"),
     "number sign left": ("# c ##", "c"),
     "left over": ("a * b | {c} [d] ~", "a b c d"),
+    "long word": ("a" * 50, "a" * 40 + " " + "a" * 10),
     "space before a mark": ("well , yes .", "well, yes."),
 }
 
