@@ -10,7 +10,9 @@ import click
 @click.argument("text", nargs=-1)
 @click.option("-f", "--file", "source", metavar="FILE", help="Read the text from FILE; - is standard input.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON list of {text, spans, pause_s, unread}.")
-@click.option("--emoji", type=click.Choice(["drop", "name"]), default="drop", show_default=True, help="Say their names?")
+@click.option(
+    "--emoji", type=click.Choice(["drop", "name"]), default="drop", show_default=True, help="Say their names?"
+)
 @click.option("--letters", is_flag=True, help="As the bundled voice reads it: letters and plain marks only.")
 def normalize(text, source, as_json: bool, emoji: str, letters: bool) -> None:
     """Show what would be spoken of TEXT, or of what is piped in, one sentence a line. Nothing is spoken.

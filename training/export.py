@@ -2,8 +2,8 @@
 
   python -m training.export --out W --tokenizer tokenizer.json --to FOLDER [--dense]
 
-FOLDER: config.json, model.safetensors, tokenizer.json, codec/config.json, codec/model.safetensors, and manifest.json with
-their digests (training/seal.py; run that again once a MODEL_CARD.md is written). The codec is fp16
+FOLDER: config.json, model.safetensors, tokenizer.json, codec/config.json, codec/model.safetensors, and manifest.json
+with their digests (training/seal.py: run that again once a MODEL_CARD.md is written). The codec is fp16
 under the published moshi names. The language model has torchtune's names; its 2-D weights are 8-bit in MLX's affine
 layout (mx.quantize, group_size 64): for X.weight [rows, n]
   X.weight   uint32 [rows, n / 4]: four codes q each, the first in the lowest byte
@@ -109,6 +109,7 @@ def main():
         "text": {"max_words": MAX_WORDS, "max_characters": MAX_CHARS, "letters": True},
         "speakers": 2,
         "defaults": DEFAULTS,
+        "context_segments": 1,
     }
     if not a.dense:
         config["quantization"] = quantization(weights)

@@ -9,7 +9,18 @@ from misod.text.pieces import Manner, Piece, pieces
 from misod.text.reader import Reader, warm
 from misod.text.sentences import sentences
 
-__all__ = ["WHOLE", "Limits", "Manner", "Piece", "Reader", "fold_to_letters", "normalise", "pieces", "sentences", "warm"]
+__all__ = [
+    "WHOLE",
+    "Limits",
+    "Manner",
+    "Piece",
+    "Reader",
+    "fold_to_letters",
+    "normalise",
+    "pieces",
+    "sentences",
+    "warm",
+]
 
 
 def normalise(text: str) -> str:

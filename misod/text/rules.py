@@ -12,8 +12,8 @@ from misod.text.tracked import Tracked
 _SIGNS = dict(
     zip(
         "÷±×=&<>≤≥≠∞§©√∑∆",
-        "divided by|plus or minus|times|equals|and|less than|greater than|less than or equal to|greater than or equal to"
-        "|not equal to|infinity|section|copyright|root of|sum of|delta".split("|"),
+        "divided by|plus or minus|times|equals|and|less than|greater than|less than or equal to|"
+        "greater than or equal to|not equal to|infinity|section|copyright|root of|sum of|delta".split("|"),
         strict=True,
     )
 )

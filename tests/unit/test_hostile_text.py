@@ -32,16 +32,68 @@ O'Brien|it’s|“q”|‘q’|«q»|„q“|{a}|[b]|(c)|((d))|<e>|{{f}}|%s|%20|
 STOP|STOP NOW PLEASE|NASA|iPhone15|snake_case|camelCase|kebab-case|SCREAMING_CASE|__init__|a_b_c|_|__
 """
 SCRIPTS = [
-    "Привет мир", "Hello мир", "日本語のテスト", "中文测试。", "한국어 시험", "\u1112\u1161\u11ab", "مرحبا بالعالم", "שלום עולם",
-    "हिन्दी परीक्षण", "ไทยทดสอบ", "Ελληνικά και math", "Ünïcödé çàfé", "Łódź Straße Æsir œuvre þing", "ﬁne ﬂow", "𝐛𝐨𝐥𝐝 𝓯𝓪𝓷𝓬𝔂",
-    "ｆｕｌｌ ｗｉｄｔｈ", "ʇxǝʇ", "e\u0301te\u0301", "a" + "\u0301" * 400, "Z\u0334\u0321a\u0335\u0322lgo", "\u0301\u0301 start",
-    "\u202eright to left\u202c end", "\u2066isolated\u2069", "zero\u200bwidth\u200djoin", "soft\u00adhyphen", "\ufeffbom", "nul\x00nul",
-    "bell\x07\x1b[31mred\x1b[0m", "tab\tvt\x0bff\x0c", "cr\rlf\nnel\x85ls\u2028ps\u2029end", "lone \ud83d high", "lone \udc00 low",
-    "\U000e0041tag", "\uffff\ufffe nonchar", "private \ue000 use", "🎉party🎉", "👨‍👩‍👧 family", "🇫🇷 flag", "1️⃣ keycap", "♥ heart ☂",
-    "∑ √2 ≈ 1.4 ∞", "½ ⅓ ⅞ cups", "™ ® © 2024", "a\u0308\u0323b", "İstanbul ıI", "ǅ ǆ Ǆ", "ﷺ word", "x\u20ddy", "ａｂｃ１２３", "\u3000wide space",
-]  # fmt: skip
+    "Привет мир",
+    "Hello мир",
+    "日本語のテスト",
+    "中文测试。",
+    "한국어 시험",
+    "\u1112\u1161\u11ab",
+    "مرحبا بالعالم",
+    "שלום עולם",
+    "हिन्दी परीक्षण",
+    "ไทยทดสอบ",
+    "Ελληνικά και math",
+    "Ünïcödé çàfé",
+    "Łódź Straße Æsir œuvre þing",
+    "ﬁne ﬂow",
+    "𝐛𝐨𝐥𝐝 𝓯𝓪𝓷𝓬𝔂",
+    "ｆｕｌｌ ｗｉｄｔｈ",
+    "ʇxǝʇ",
+    "e\u0301te\u0301",
+    "a" + "\u0301" * 400,
+    "Z\u0334\u0321a\u0335\u0322lgo",
+    "\u0301\u0301 start",
+    "\u202eright to left\u202c end",
+    "\u2066isolated\u2069",
+    "zero\u200bwidth\u200djoin",
+    "soft\u00adhyphen",
+    "\ufeffbom",
+    "nul\x00nul",
+    "bell\x07\x1b[31mred\x1b[0m",
+    "tab\tvt\x0bff\x0c",
+    "cr\rlf\nnel\x85ls\u2028ps\u2029end",
+    "lone \ud83d high",
+    "lone \udc00 low",
+    "\U000e0041tag",
+    "\uffff\ufffe nonchar",
+    "private \ue000 use",
+    "🎉party🎉",
+    "👨‍👩‍👧 family",
+    "🇫🇷 flag",
+    "1️⃣ keycap",
+    "♥ heart ☂",
+    "∑ √2 ≈ 1.4 ∞",
+    "½ ⅓ ⅞ cups",
+    "™ ® © 2024",
+    "a\u0308\u0323b",
+    "İstanbul ıI",
+    "ǅ ǆ Ǆ",
+    "ﷺ word",
+    "x\u20ddy",
+    "ａｂｃ１２３",
+    "\u3000wide space",
+]
 FRAMES = ["{} at the start", "the end is {}", "between {} words. {}, again!"]
-LONG = ["a" * 10_000, "1" * 2_000, "a1" * 700, "-a" * 2_000, "word " * 400, "5 " * 60, "a.b" * 700, "http://" + "a/" * 900]
+LONG = [
+    "a" * 10_000,
+    "1" * 2_000,
+    "a1" * 700,
+    "-a" * 2_000,
+    "word " * 400,
+    "5 " * 60,
+    "a.b" * 700,
+    "http://" + "a/" * 900,
+]
 
 
 def listed(table: str) -> list[str]:
@@ -51,7 +103,9 @@ def listed(table: str) -> list[str]:
 def lines() -> list[str]:
     items = listed(NUMBERS) + listed(WORDS)
     framed = [FRAMES[i % len(FRAMES)].replace("{}", item) for i, item in enumerate(items)]
-    mixed = [f"{SCRIPTS[i % len(SCRIPTS)]} {items[i * 7 % len(items)]}" for i in range(300 - len(framed) - len(SCRIPTS))]
+    mixed = [
+        f"{SCRIPTS[i % len(SCRIPTS)]} {items[i * 7 % len(items)]}" for i in range(300 - len(framed) - len(SCRIPTS))
+    ]
     return framed + SCRIPTS + mixed + LONG
 
 
@@ -99,7 +153,9 @@ def test_line(told, line, limits):
     missing = lost(line, made)
     if limits.letters:
         foreign = [word for word in missing if unread(unicodedata.normalize("NFC", word))]
-        assert sum(piece.unread for piece in told_all) >= sum(unread(unicodedata.normalize("NFC", word)) for word in foreign)
+        assert sum(piece.unread for piece in told_all) >= sum(
+            unread(unicodedata.normalize("NFC", word)) for word in foreign
+        )
         missing = [word for word in missing if word not in foreign]
     assert not missing
 
@@ -118,7 +174,9 @@ def lost(line: str, made: list) -> list[str]:
     """Words of the original that no span of any piece stands for."""
     unsaid = [match.span() for match in UNSAID.finditer(line)]
     spans = [(first, last) for piece in made for _, _, first, last in piece.spans]
-    words = [match for match in WORD.finditer(line) if not any(a < match.end() and match.start() < b for a, b in unsaid)]
+    words = [
+        match for match in WORD.finditer(line) if not any(a < match.end() and match.start() < b for a, b in unsaid)
+    ]
     return [word[0] for word in words if not any(a < word.end() and word.start() < b for a, b in spans)]
 
 

@@ -33,7 +33,10 @@ def said(written: str, **manner) -> list[str]:
         ("![A cat](cat.png) sat.", ["A cat sat."]),
         ("A note[^1].\n\n[^1]: The note.", ["A note.", "The note."]),
         ("<http://x.com> or <a@x.org>", ["x dot com or a at x dot org."]),
-        ("**Bold**, *it*, ***both***, __b__, _i_, ~~gone~~, un*frigging*real", ["Bold, it, both, b, i, gone, unfriggingreal."]),
+        (
+            "**Bold**, *it*, ***both***, __b__, _i_, ~~gone~~, un*frigging*real",
+            ["Bold, it, both, b, i, gone, unfriggingreal."],
+        ),
         (r"\*not bold\* and \# no heading", ["not bold and no heading."]),
         ("<p>One</p><p>Two <b>bo</b>ld</p>Three<br/>Four", ["One.", "Two bold.", "Three.", "Four."]),
         ("<h1 class='x'>Head</h1><ul><li>a b<li>c d</ul>", ["Head.", "a b.", "c d."]),
@@ -71,7 +74,7 @@ def test_emoji_are_dropped_or_named(written, dropped, named):
         ("soft\u00adhyphen zero\u200bwidth \u202eturned\u202c \ufeffbom", ["softhyphen zerowidth turned bom."]),
         ("bell\x07 nul\x00 esc\x1b[0m tab\tnbsp\u00a0end", ["bell nul esc tab nbsp end."]),
         ("e\u0301te\u0301", ["été."]),
-        ("“It’s” ‘so’ «fine»", ["\"It's\" 'so' \"fine\"."]),
+        ("“It’s” ‘so’ «fine»", ['"It\'s" \'so\' "fine".']),
         ("one\r\n\r\ntwo\u2029three", ["one.", "two three."]),
         ("𝐛𝐨𝐥𝐝 ｆｕｌｌ ﬁne ℃", ["bold full fine degree C."]),
         ("half \ud83d surrogate", ["half surrogate."]),
@@ -105,11 +108,10 @@ def test_without_normalising_a_text_is_read_as_it_is_but_for_what_nobody_sees():
 
 @pytest.mark.parametrize(
     "written",
-    ["<!--" * 15_000, "<script>" * 7_000, "<p " * 20_000, "<b a=" * 12_000, "[" * 60_000, "![](" * 15_000, "`" * 60_000]
-    + ["`a" * 30_000, "&" * 60_000, "| " * 30_000, "> " * 30_000, "#" * 60_000, "1. " * 20_000, "- " * 30_000]
-    + ["<" * 60_000, "\\" * 60_000, "_a" * 30_000, "*a " * 20_000, "e\u0301" * 20_000, "\u0316\u0301" * 15_000],
-    ids=lambda s: repr(s[:5]),
+    "<!--¦<script>¦<p ¦<b a=¦[¦![](¦`¦`a¦&¦|¦| ¦> ¦#¦1. ¦- ¦<¦\\¦_a¦*a ¦e\u0301¦\u0316\u0301¦\n¦\r¦.¦x.¦()¦**a".split(
+        "¦"
+    ),
 )
 def test_60000_marks_take_no_time(written):
     """What is quadratic would show as a test that hangs."""
-    assert next(pieces(written + "\n\nend", WIDE)).text
+    assert next(pieces(written * (60_000 // len(written.encode())) + "\n\nend", WIDE)).text

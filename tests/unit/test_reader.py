@@ -105,7 +105,8 @@ def test_the_child_ignores_ctrl_c_and_is_in_no_group_of_misods(grammars):
 
 
 def test_a_killed_misod_leaves_no_child():
-    code = "from misod.text import reader, warm; import time; warm(); print(reader._GRAMMARS.pid, flush=True); time.sleep(60)"
+    code = "from misod.text import reader; import time\nreader.warm(); print(reader._GRAMMARS.pid, flush=True)\n"
+    code += "time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         pid = int(parent.stdout.readline())
         assert psutil.pid_exists(pid)

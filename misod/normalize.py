@@ -6,10 +6,12 @@ from dataclasses import asdict
 
 import click
 
+from misod.commands import Verb
+from misod.failure import Failure
 from protocol import errors
 
 
-@click.command()
+@click.command(cls=Verb)
 @click.option("--json", "as_json", is_flag=True, help="As a JSON list of {text, spans, pause_s, unread}.")
 @click.option("--emoji", type=click.Choice(["drop", "name"]), default="drop", show_default=True)
 @click.option("--letters", is_flag=True, help="As the bundled voice reads it: letters and plain marks only.")
@@ -21,8 +23,8 @@ def normalize(as_json: bool, emoji: str, letters: bool) -> None:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        click.echo(f"misod: standard input is not UTF-8: byte {error.start} is 0x{data[error.start]:02x}", err=True)
-        sys.exit(errors.BAD_DATA)
+        message = f"standard input is not UTF-8: byte {error.start} is 0x{data[error.start]:02x}"
+        raise Failure(errors.BAD_DATA, f"{message}; convert it with `iconv -t utf-8`") from None
     limits = Limits(WHOLE.max_words, WHOLE.max_characters, letters=letters)
     told = pieces(text, limits, Manner(emoji=emoji, at_once=False))
     if as_json:
