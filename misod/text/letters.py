@@ -38,6 +38,11 @@ def fold(text: Tracked) -> Tracked:
     return text.sub(_MARK_BEFORE_MARK, "")
 
 
+def readable(text: str) -> bool:
+    """Whether folding leaves a letter."""
+    return any(c.isalnum() and (c.isascii() or bool(_letters(c).strip())) for c in text)
+
+
 def unread(text: str) -> int:
     """How many letters and digits of it have no likeness among the model's."""
     return 0 if text.isascii() else sum(c.isalnum() and not _letters(c).strip() for c in text)

@@ -105,7 +105,7 @@ class _Teller:
 
     def can_say(self, sentence: Tracked) -> bool:
         """Asked before the rules and grammars, which would take long over letters that the model has not."""
-        return speakable(letters.fold_to_letters(sentence.text) if self._limits.letters else sentence.text)
+        return letters.readable(sentence.text) if self._limits.letters else speakable(sentence.text)
 
     def sentence(self, sentence: Tracked, pause_s: float) -> Reading:
         """Whole where it fits; but see Manner.at_once."""

@@ -75,7 +75,12 @@ WORDS = (
         lambda m: rf"\1 the {_ORDINALS[_NUMERALS.index(m[2])]}",
         "IVX",
     ),
-    rule("numeral", rf"\b({_PARTS}) ({_either(_NUMERALS)})\b", lambda m: rf"\1 {_NUMERALS.index(m[2]) + 1}", "IVX"),
+    rule(
+        "numeral",
+        rf"\b({_PARTS}) ({_either(_NUMERALS)})\b(?<! I(?= ))",
+        lambda m: rf"\1 {_NUMERALS.index(m[2]) + 1}",
+        "IVX",
+    ),
     rule("ellipsis inside", r"\s?(?<![.…])(?:\.{3}|…)[.…]*+\s?(?=[\w\"'(])", ", ", ".…"),
     rule("dash", r"\s*(?:—|--+|\s–\s)\s*", ", ", "—-–"),
     rule("dash alone", r"(?<=[^\s,;:])\s+-+\s+(?=\S)", ", ", "-"),
@@ -88,11 +93,15 @@ WORDS = (
     rule("space before a mark", r"(?<=\w)\s+(?=[,.!?;:](?:\s|$))", ""),
 )
 
+# Of this no rule would change anything: words, commas, an end.
+_PLAIN = re.compile(r"(?:[A-Z]?[a-z']++(?:,? |-)?|[IA] )*+[.!?]?")
 RULES: tuple[Rule, ...] = addresses.RULES + numbers.RULES + WORDS
 
 
 def rewritten(sentence: Tracked) -> Tracked:
     """The sentence with no mark in it that the grammars, or a voice, would misread."""
+    if _PLAIN.fullmatch(sentence.text):
+        return sentence
     for each in RULES:
         if not each.needs or not _nothing_of(each.needs, sentence.text):
             sentence = sentence.sub(each.pattern, each.new)

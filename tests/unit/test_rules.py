@@ -121,6 +121,7 @@ STAYS = [
     "90210 and 007",
     "A/C",
     "I am, he is; they were!",
+    "In part I agree, and the Part I like is old-fashioned, isn't it?",
 ]
 
 
