@@ -28,9 +28,9 @@ TARGET_LUFS = -18.0
 GAIN_DB = (-20.0, 24.0)  # beyond these something else is wrong, and noise would be lifted with the speech
 SLEW_DB_PER_S = 9.5  # a listener hears a level come up, not a jump: under 1 dB in any 100 ms
 RECENT_BLOCKS = 200  # 20 s of speech: a long text may change its level, a sentence may be quiet
-# Of the first 400 ms a loudness is known to about 3 dB, of more speech better: a gain that is off by less drifts, and
-# only what is more than that is made good at once. So a voice that starts right keeps the dynamics of its speech.
-SLACK_DB, SLACK_MIN_DB = 3.0, 0.5
+# From 400 ms of speech its loudness is known to about 3 dB, from more of it better: a gain that is off by less drifts,
+# and only what is more than that is made good at once. So a voice that starts right keeps the dynamics of its speech.
+SLACK_DB, SLACK_MIN_DB = 3.0, 0.5  # the first shrinks as 400 ms over what was heard
 FAST_S, DRIFT_S = 0.2, 2.0  # time constants beyond the slack and within it
 
 FILTER_SAMPLES, FILTER_SEGMENTS = 48, 40  # 1,920 samples, a frame, are filtered at once
@@ -124,7 +124,7 @@ class Leveller:
         self._heard, self._made = Meter(rate_hz), Meter(rate_hz)
         self._limiter = Limiter(rate_hz, ceiling_dbfs)
         self._recent: deque[float] = deque(maxlen=RECENT_BLOCKS)
-        self._speech_hops = 0
+        self._speech_hops = BLOCK_HOPS - 1
         start = float(np.clip(start_gain_db, *GAIN_DB))
         self._from_db = self._to_db = start  # where the gain was as this hop began, where it is as it ends
         self._into = 0  # samples of this hop that are past
@@ -158,7 +158,7 @@ class Leveller:
             return 0.0
         self._speech_hops += 1
         error = float(np.clip(self._target_lufs - to_lufs(loud), *GAIN_DB)) - self._to_db
-        slack = max(SLACK_MIN_DB, SLACK_DB / self._speech_hops)
+        slack = max(SLACK_MIN_DB, SLACK_DB * BLOCK_HOPS / self._speech_hops)
         speed = min(SLEW_DB_PER_S, abs(error) / DRIFT_S + max(0.0, abs(error) - slack) / FAST_S)
         return math.copysign(speed * HOP_S, error)
 
