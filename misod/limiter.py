@@ -2,7 +2,7 @@
 
 import numpy as np
 
-# Its aim lies under the ceiling. Between the two a soft knee catches what comes too early in a call to be turned down for.
+# Its aim lies under the ceiling; between the two a soft knee catches what comes too early in a call to turn down for.
 KNEE_DB = 0.5
 ATTACK_S = 0.004  # from full gain to none, ahead of a peak, in a straight line
 RELEASE_S = 0.6  # and back

@@ -1,4 +1,4 @@
-"""Fades touch an utterance's edges and nothing else; the click detector tells a seam that runs on from one that jumps."""
+"""Fades touch an utterance's edges and nothing else; the click detector hears a seam that jumps."""
 
 import numpy as np
 import pytest
