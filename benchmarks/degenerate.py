@@ -132,7 +132,7 @@ def main() -> None:
     lines = [line for line in options.lines.read_text().splitlines() if line.strip()]
     rows, spoiler, good = defaultdict(list), Spoiler(engine), []
     for temperature, speaker, (seed, line) in itertools.product(options.temperatures, (0, 1), enumerate(lines)):
-        good.append(speak(engine, Say(line, seed, speaker, temperature)))
+        good.append(speak(engine, Say(line, seed, speaker, sampling={"temperature": temperature})))
         rows[f"speech, speaker {speaker}, temperature {temperature}"].append(watch(good[-1], engine.frame_rate_hz))
     for stream in good[::4]:
         for name, bad in spoiler.streams(stream):

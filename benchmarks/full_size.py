@@ -1,11 +1,11 @@
 """The 8B's whole path at its true size, with random weights: no network needed, nothing sounds like speech.
 
-  python -m benchmarks.full_size DIR [--precision q4 q8 ...] [--load] [--keep-source]
+  python -m benchmarks.full_size DIR [--precision q4 q8 ...] [--load] [--say] [--keep-source]
 
 Writes DIR/source (16.4 GB in bf16, the reference's names; a Mimi at its true dims; a stand-in tokenizer), converts it
 to DIR/home/models/miso-PRECISION and prints seconds, bytes, bytes by arithmetic and peak memory of each step, each in
-a process of its own. With --load it also loads each model and speaks three frames of it in that process.
-`MISO_HOME=DIR/home misoctl say --model ...` then speaks through the daemon.
+a process of its own. With --load it loads each model too, and says how much more memory than its size that took.
+With --say it speaks three frames of each through misoctl and a real daemon.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def write_source(folder: Path, args: ModelArgs = MISO_8B, mimi: dict = layout.MI
     rng = np.random.default_rng(seed)
     shapes = expected_shapes(args)
     writer = Writer(folder / "model.safetensors", {name: ("BF16", shape) for name, shape in shapes.items()})
-    for name, shape in shapes.items():
+    for shape in shapes.values():
         if len(shape) == 1:
             writer.write(np.full(shape, 0x3F80, "<u2"))  # norms: 1.0
             continue
@@ -101,34 +102,44 @@ def convert(source: Path, home: Path, precision: str) -> dict:
 
 
 def load(home: Path, precision: str) -> dict:
-    import mlx.core as mx
-
-    from misod.engine import Say
-    from misod.miso.engine import MisoEngine, load_model
-    from misod.miso.model import Model
+    from misod.miso.load import load_model, mx, read_config  # misod.miso before mlx, for OpenBLAS
+    from misod.weights.manifest import check
 
     folder = home / "models" / f"miso-{precision}"
-    size = sum(path.stat().st_size for path in folder.glob("model*.safetensors"))
-    idle_bytes, began_s = peak_rss_bytes(), time.monotonic()
-    model = load_model(folder)
-    figures = {
+    began_s = time.monotonic()
+    manifest = check(folder, anew=True)
+    hashed_s, began_s = time.monotonic() - began_s, time.monotonic()
+    args, _, quantization = read_config(folder / "config.json")
+    size, idle_bytes = sum(manifest.files[name].bytes for name in manifest.weights), peak_rss_bytes()
+    load_model([folder / name for name in manifest.weights], args, quantization)
+    return {
         "step": f"load {precision}",
-        "seconds": round(time.monotonic() - began_s, 1),
+        "hash_seconds": round(hashed_s, 1),
+        "load_seconds": round(time.monotonic() - began_s, 1),
         "model_mb": size >> 20,
         "peak_mlx_over_model_mb": (mx.get_peak_memory() - size) >> 20,
         "peak_rss_over_model_mb": (peak_rss_bytes() - idle_bytes - size) >> 20,
     }
-    assert isinstance(model, Model)
-    del model
-    mx.clear_cache()
+
+
+def say(home: Path, precision: str) -> dict:
+    """`misoctl say` through a daemon of its own; on a CPU a frame of the 8B takes seconds."""
+    run = Path(tempfile.mkdtemp(prefix="miso-full-"))  # a short path, for the socket
+    (run / "models").symlink_to(home.absolute() / "models")
+    settings = {"MISO_HOME": str(run), "MISO_MODEL": f"miso-{precision}", "MISO_STEP_TIMEOUT_S": "600"}
+    environment = os.environ | settings | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    misoctl, out = [sys.executable, "-m", "misoctl"], run / "speech.wav"
+    words = ["say", "Three frames of it.", "--max-seconds", "0.24", "--seed", "1", "-o", str(out), "--json"]
     began_s = time.monotonic()
-    engine = MisoEngine.open("miso", folder, max_rows=1)
-    figures["open_and_warm_up_seconds"] = round(time.monotonic() - began_s, 1)
-    row = engine.prefill(Say(text="Three frames.", seed=1, max_seconds=0.24))
-    began_s, ends = time.monotonic(), []
-    while not ends or ends[-1] is None:
-        ends.append(engine.step([row])[0].end)
-    return figures | {"frames": len(ends), "seconds_per_frame": round((time.monotonic() - began_s) / len(ends), 2)}
+    try:
+        said = subprocess.run([*misoctl, *words], env=environment, capture_output=True, text=True, check=False)
+        seconds = time.monotonic() - began_s
+    finally:
+        subprocess.run([*misoctl, "stop"], env=environment, capture_output=True, check=False)
+    wav_bytes = out.stat().st_size if out.exists() else 0
+    shutil.rmtree(run)
+    figures = {"step": f"say {precision}", "exit": said.returncode, "seconds": round(seconds, 1)}
+    return figures | {"wav_bytes": wav_bytes, "stderr": said.stderr, "receipt": said.stdout}
 
 
 def peak_rss_bytes() -> int:
@@ -146,8 +157,9 @@ def main() -> None:
     p.add_argument("dir", type=Path)
     p.add_argument("--precision", nargs="+", default=["q4"])
     p.add_argument("--load", action="store_true")
+    p.add_argument("--say", action="store_true")
     p.add_argument("--keep-source", action="store_true")
-    p.add_argument("--step", choices=["source", "convert", "load"], help=argparse.SUPPRESS)
+    p.add_argument("--step", choices=["source", "convert", "load", "say"], help=argparse.SUPPRESS)
     a = p.parse_args()
     source, home = a.dir / "source", a.dir / "home"
     if a.step == "source":
@@ -155,15 +167,14 @@ def main() -> None:
         write_source(source)
         print(json.dumps({"step": "write source", "seconds": round(time.monotonic() - began_s, 1)}), flush=True)
     elif a.step:
-        run = convert(source, home, *a.precision) if a.step == "convert" else load(home, *a.precision)
-        print(json.dumps(run), flush=True)
+        run = {"load": load, "say": say, "convert": lambda *last: convert(source, *last)}[a.step]
+        print(json.dumps(run(home, *a.precision)), flush=True)
     else:
         if not source.exists():
             in_child("source", str(a.dir))
         for precision in a.precision:
-            in_child("convert", str(a.dir), "--precision", precision)
-            if a.load:
-                in_child("load", str(a.dir), "--precision", precision)
+            for step in ("convert", *(["load"] if a.load else []), *(["say"] if a.say else [])):
+                in_child(step, str(a.dir), "--precision", precision)
         if not a.keep_source:
             shutil.rmtree(source)
 

@@ -11,6 +11,7 @@ from dataclasses import asdict
 import click
 
 import misoctl
+from misoctl import models
 from misoctl.doctor import doctor
 from misoctl.failure import Failure, Stopped
 from protocol import errors
@@ -37,6 +38,10 @@ def _finite(_ctx, param: click.Parameter, value: float | None) -> float | None:
     if value is not None and math.isnan(value):
         raise click.BadParameter(f"nan is not in the range {param.type.min:g}<=x<={param.type.max:g}.")
     return value
+
+
+def number(flag: str, low: float, high: float, text: str):
+    return click.option(flag, type=click.FloatRange(low, high), callback=_finite, help=text)
 
 
 def _version(ctx: click.Context, _param, wanted: bool) -> None:
@@ -69,7 +74,8 @@ def cli() -> None:
     """
 
 
-cli.add_command(doctor)
+for verb in (doctor, *models.VERBS):
+    cli.add_command(verb)
 
 
 @cli.command()
@@ -78,13 +84,16 @@ cli.add_command(doctor)
 @click.option("-o", "--output", metavar="FILE", help="Write a WAV; - streams it to standard output.")
 @click.option("--raw", is_flag=True, help="Write bare samples (s16le, mono) to standard output.")
 @click.option("--seed", type=click.IntRange(0, m.UINT32), help="Same text, same seed: the same samples.")
+@click.option("--preset", type=click.Choice(["stable", "natural", "expressive"]), help="How freely it speaks, by name.")
+@number("--temperature", 0, 2, "How freely it speaks; 0 always takes the likeliest.")
+@number("--min-temperature", 0, 2, "What the temperature nears as the speech goes on.")
 @click.option(
-    "--temperature",
-    type=click.FloatRange(0, 2),
-    callback=_finite,
-    help="How freely it speaks; 0 always takes the likeliest.",
+    "--decay-frames", type=click.IntRange(1, 10_000), help="Frames of 80 ms in which it comes 63 % of the way."
 )
 @click.option("--top-k", type=click.IntRange(1, 4096), help="Draw from the k likeliest codes.")
+@number("--top-p", 0.01, 1, "Draw from the likeliest codes that together have this share.")
+@number("--min-p", 0, 1, "Draw from codes at least this likely, as a share of the likeliest.")
+@number("--guidance", 0, 10, "Over 1: away from what would be said with no text, at twice the work.")
 @click.option("--max-seconds", type=click.FloatRange(0.08, 7200), callback=_finite, help="Stop after this much speech.")
 @click.option(
     "--speaker", type=click.IntRange(0, 99), default=0, show_default=True, help="Which of the model's voices."
@@ -94,7 +103,10 @@ cli.add_command(doctor)
 @click.option("--no-start", is_flag=True, help="Do not start misod; exit 69 where none runs.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the receipt on standard output.")
-def say(text, source, output, raw, no_start, quiet, as_json, **options) -> None:
+@click.option(
+    "--strict", is_flag=True, help="Exit 1 where the speech did not end of itself, at its longest length too."
+)
+def say(text, source, output, raw, no_start, quiet, as_json, strict, **options) -> None:
     """Speak TEXT, or what is piped in.
 
     \b
@@ -106,6 +118,7 @@ def say(text, source, output, raw, no_start, quiet, as_json, **options) -> None:
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a player or a reader that goes away has its own line
     from misoctl.client import preflight
+    from misoctl.receipt import to_json
     from misoctl.speech import open_sink, read_text, report, speak
     from misoctl.start import connect
     from protocol.paths import find_paths
@@ -120,7 +133,38 @@ def say(text, source, output, raw, no_start, quiet, as_json, **options) -> None:
         preflight(find_paths())  # before a file is made or a player looked for
     with open_sink(output, raw, as_json) as sink, connect(find_paths(), not no_start, talk) as client:
         done = speak(client, words, options, sink, talk)
-    report(done, quiet, as_json)
+    if as_json:
+        click.echo(to_json(done, words, options, sink.sha256))
+    report(done, quiet, strict)
+
+
+@cli.command()
+@click.argument("receipt")
+@click.option("-o", "--output", metavar="FILE", help="Write a WAV; - streams it to standard output.")
+@click.option("--raw", is_flag=True, help="Write bare samples (s16le, mono) to standard output.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
+def replay(receipt, output, raw, quiet) -> None:
+    """Render the same samples again from the RECEIPT that `say --json` printed.
+
+    \b
+      misoctl say --json -o a.wav "Once." > a.json
+      misoctl replay a.json -o b.wav
+    """
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    from misoctl.receipt import read
+    from misoctl.speech import open_sink, report, speak
+    from misoctl.start import connect
+    from protocol.paths import find_paths
+
+    talk, wanted = hush if quiet else tell, read(receipt)
+    with open_sink(output, raw, False) as sink, connect(find_paths(), True, talk) as client:
+        *_, now = client.load(wanted.model)
+        if now.digest != wanted.digest:
+            raise Failure(errors.BAD_DATA, f"{receipt} was spoken by other weights than {now.model} has", "pull those")
+        done = speak(client, wanted.text, wanted.options | {"model": wanted.model}, sink, talk)
+    report(done, quiet, strict=False)
+    if sink.sha256 != wanted.sha256:
+        raise Failure(errors.FAILED, f"these are not the samples of {receipt}", "another machine or version made those")
 
 
 @cli.command()

@@ -1,17 +1,16 @@
 """What `say` does: read the text, choose where it goes, stream it, report."""
 
 import codecs
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 
 import click
 
 from misoctl.client import Client
 from misoctl.failure import Failure
 from misoctl.player import open_player
+from misoctl.receipt import Hashed
 from misoctl.sink import open_output
 from protocol import errors
 from protocol import messages as m
@@ -82,7 +81,7 @@ def open_sink(output: str | None, raw: bool, as_json: bool) -> Iterator:
         raise click.UsageError("--json and the speech cannot both have standard output: give -o a file")
     if raw and output != "-":
         raise click.UsageError("--raw writes to standard output only: use -o FILE without it for a WAV")
-    sink = open_player() if output is None else open_output(output, raw)
+    sink = Hashed(open_player() if output is None else open_output(output, raw))
     try:
         yield sink
         sink.close(whole=True)
@@ -119,14 +118,14 @@ def telling(stream: Iterator[m.Message], tell: Callable[[str], None]) -> Iterato
         yield message
 
 
-def report(done: m.Done, quiet: bool, as_json: bool) -> None:
-    """The receipt, and what of it a person wants to know. Raises Failure where the speech was not finished."""
-    if as_json:
-        click.echo(json.dumps(asdict(done)))
+def report(done: m.Done, quiet: bool, strict: bool) -> None:
+    """What of the receipt a person wants to know. Raises Failure where the speech was not finished."""
     if done.end not in ("eos", "cap"):
         raise Failure(errors.FAILED, f"the speech ended early ({done.end})")
     if not done.samples:
         raise Failure(errors.FAILED, f"no sound was made of this text ({done.end})", "try another --seed")
+    if strict and done.end != "eos":
+        raise Failure(errors.FAILED, "the speech reached its longest allowed length and was cut", "try another --seed")
     if quiet:
         return
     if done.end == "cap":

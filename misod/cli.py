@@ -7,18 +7,21 @@ import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 import misod
+from misod import commands
 from misod.config import ConfigError, Settings, load_settings, variable
 from misod.doctor import doctor
-from misod.engine import Engine, Models, model_directory, open_engine
 from misod.log import start_log
 from misod.runtime import AlreadyRunning, TooFewFiles, secure
 from protocol import errors
 from protocol.paths import find_paths
+
+if TYPE_CHECKING:  # numpy's 40 ms: `list` and its like go without
+    from misod.engine import Engine
 
 
 def _settings_help() -> str:
@@ -31,13 +34,14 @@ def _settings_help() -> str:
     return "\n".join(lines)
 
 
-@click.group(epilog=_settings_help(), context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=commands.Verbs, epilog=_settings_help(), context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(misod.__version__, prog_name="misod")
 def main() -> None:
     """The miso daemon: keeps a speech model warm and speaks for misoctl."""
 
 
-main.add_command(doctor)
+for verb in (doctor, *commands.VERBS):
+    main.add_command(verb)
 
 
 def _with_settings(command):
@@ -54,10 +58,12 @@ def _with_settings(command):
 @_with_settings
 def serve(**flags) -> None:
     """Run in the foreground until SIGTERM or `misoctl stop`."""
+    from misod.engine import open_engine
+
     leave(run(flags, open_engine))
 
 
-def run(flags: dict, opener: Callable[[Path, int], Engine]) -> int:
+def run(flags: dict, opener: Callable[[Path, int], "Engine"]) -> int:
     """The daemon, start to end; the exit code. `opener` makes the engine of a model's directory."""
     faulthandler.enable()
     home = None
@@ -77,10 +83,13 @@ def run(flags: dict, opener: Callable[[Path, int], Engine]) -> int:
         return _refuse(errors.NO_PERMISSION, str(error))
     except OSError as error:
         return _refuse(*errors.of_file(error, home))
+    from misod.engine import Models, model_directory
     from misod.server import Server  # zmq after the file limit is raised
+    from misod.weights.models import mend
 
     def find(name: str) -> Path:
-        return model_directory(name or settings.model, paths.home / "models")
+        mend(paths.models)
+        return model_directory(name or settings.model, paths.models)
 
     return Server(settings, paths, lock, Models(find, lambda directory: opener(directory, settings.max_rows))).run()
 

@@ -8,6 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
+from misod.style import Style
+
 BUNDLED = "nano"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a model: no path
 
@@ -19,8 +21,8 @@ class Say:
     text: str
     seed: int
     speaker: int = 0
-    temperature: float | None = None  # None: the model's own default
-    top_k: int | None = None
+    preset: str | None = None  # None: natural
+    sampling: dict[str, float] = field(default_factory=dict)  # fields of misod.style.Style in place of the preset's
     max_seconds: float | None = None
 
 
@@ -29,9 +31,10 @@ class Row:
     """One request's place in the batch. Engines extend it; the daemon reads these fields for the receipt."""
 
     say: Say
-    temperature: float
-    top_k: int
+    style: Style
     spoken: list[str] = field(default_factory=list)  # the pieces of text read so far, as the model read them
+    dropped: int = 0  # pieces that no longer fitted into the context of those after them
+    mended: list[str] = field(default_factory=list)  # what went wrong and was drawn anew: "silence at frame 31"
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,10 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Fault:
-    """In a Chunk's place: this row cannot go on. The other rows can."""
+    """In a Chunk's place: this row cannot go on. The other rows can. `code` is of protocol.errors."""
 
     message: str
+    code: str = "engine"
 
 
 @dataclass(frozen=True)

@@ -55,13 +55,14 @@ class Cycle:
 
 
 class Watch:
-    """Sees each frame of one piece of text as it is made; a piece drawn anew gets a new Watch.
+    """Sees each frame of one piece of text as it is made. What is drawn anew gets a new Watch.
 
-    `ignore` names kinds not to tell of. copy.deepcopy is a snapshot to return to.
+    `frames` were there before the first that it sees: `began` counts them too. `ignore` names kinds not to tell of.
+    copy.deepcopy is a snapshot to return to.
     """
 
-    def __init__(self, frame_rate_hz: float, ignore: frozenset[str] = frozenset()):
-        self.frames = 0
+    def __init__(self, frame_rate_hz: float, frames: int = 0, ignore: frozenset[str] = frozenset()):
+        self.frames = frames
         self.began: int | None = None  # the frame, from 0, at which what was told of last began
         self._rate_hz, self._ignore = frame_rate_hz, ignore
         self._loudest_db = NOTHING_DB

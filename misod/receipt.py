@@ -1,5 +1,7 @@
 """What a client is told when its request ends: `done`, the receipt, or `error`. Both always fit the wire."""
 
+from dataclasses import asdict
+
 from misod.scheduler import Job
 from misod.session import Session
 from misod.worker import Ready
@@ -30,8 +32,9 @@ def receipt(session: Session, job: Job, end: str, ready: Ready) -> m.Done:
         rate=ready.sample_rate,
         seed=session.seed,
         speaker=session.speaker,
-        temperature=job.row.temperature if job.row else None,
-        top_k=job.row.top_k if job.row else None,
+        **(asdict(job.row.style) if job.row else {}),
+        dropped=job.row.dropped if job.row else 0,
+        mended=fit(", ".join(job.row.mended) if job.row else "", 4096),
         engine=fit(ready.info.engine, 64),
         model=fit(ready.info.model, 256),
         digest=fit(ready.info.digest, 128),

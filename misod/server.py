@@ -15,7 +15,7 @@ import time
 import zmq
 
 import misod
-from misod import engine, runtime, worker
+from misod import engine, runtime, style, worker
 from misod.config import Settings
 from misod.receipt import error, fit, receipt
 from misod.router import Router
@@ -105,6 +105,8 @@ class Server:
         self._check_room(peer, say.id)
         if not m.speakable(say.text):
             raise errors.ProtocolError("unspeakable", "there is nothing to say in this text", say.id)
+        if say.preset is not None and say.preset not in style.NAMES:
+            raise errors.ProtocolError("bad_value", f"say.preset is one of {', '.join(style.NAMES)}", say.id)
         seed = secrets.randbits(32) if say.seed is None else say.seed
         session = Session(peer, say.id, time.monotonic(), seed, say.speaker)
         self.sessions[session.key] = session
@@ -117,8 +119,8 @@ class Server:
             text=say.text,
             seed=seed,
             speaker=say.speaker,
-            temperature=say.temperature,
-            top_k=say.top_k,
+            preset=say.preset,
+            sampling={name: value for name in style.FIELDS if (value := getattr(say, name)) is not None},
             max_seconds=say.max_seconds,
         )
         self.worker.inbox.put(worker.Submit(session.job, wanted, say.model or "", say.keep_alive_s))

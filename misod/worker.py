@@ -240,7 +240,7 @@ class Worker(threading.Thread):
         took_s = time.monotonic() - began_s
         for job, result in zip(jobs, results, strict=True):
             if isinstance(result, Fault):
-                self._fail(job, "engine", result.message)
+                self._fail(job, result.code, result.message)
             else:
                 self._deliver(job, result, took_s)
 

@@ -8,6 +8,8 @@ FAILED = 1
 USAGE = 2
 BAD_DATA = 65
 NO_INPUT = 66
+NO_TOKEN = 67
+NO_HOST = 68
 UNAVAILABLE = 69
 SOFTWARE = 70
 OS_LIMIT = 71
@@ -30,17 +32,19 @@ EXIT_CODES = {
     OK: "spoken to the end, or done as asked",
     FAILED: "the speech ended early (its end reason is in the line), or `doctor` found something to mend",
     USAGE: "the command line is wrong",
-    BAD_DATA: "the text cannot be spoken (not UTF-8, too long, no letters the voice reads)",
-    NO_INPUT: "the input file cannot be read, or no such model is here",
-    UNAVAILABLE: "no daemon runs, or it went away",
+    BAD_DATA: "the text cannot be spoken (not UTF-8, too long, no letters the voice reads), or a model file is damaged",
+    NO_INPUT: "the input file cannot be read, or there is no such model, repository or file",
+    NO_TOKEN: "the model hub wants a Hugging Face token, or does not accept the one there is",
+    NO_HOST: "the model hub cannot be reached (offline)",
+    UNAVAILABLE: "no daemon runs, or it went away; or this version has no engine for the model",
     SOFTWARE: "the daemon or its model failed; its log says more",
     OS_LIMIT: "the system refused something misod needs (open files)",
     NO_PROGRAM: "no audio player was found",
     CANT_CREATE: "the output file cannot be made",
-    IO_ERROR: "writing failed (disk full, device gone)",
-    TRY_AGAIN: "busy, shutting down, or already running: try again later",
+    IO_ERROR: "writing failed (disk full, or too little room for a model; device gone)",
+    TRY_AGAIN: "busy, shutting down, already running or pulling, or the model hub is slow or failing: try again later",
     VERSION_SKEW: "misoctl and misod speak different protocol versions",
-    NO_PERMISSION: "a directory or socket is not safely ours",
+    NO_PERMISSION: "a directory or socket is not safely ours, or a gated repository gives your account no access",
     BAD_CONFIG: "a setting is wrong",
     HUNG_UP: "stopped because its terminal went away",
     INTERRUPTED: "stopped by Ctrl-C",
@@ -68,6 +72,7 @@ ERRORS = {
     "slow": Entry(IO_ERROR, "the reader of the speech did not take it for 10 s"),
     "no_model": Entry(NO_INPUT, "`misoctl list` shows the models that are here"),
     "model": Entry(SOFTWARE, "`misoctl status` says which file; mend or remove it"),
+    "degenerate": Entry(SOFTWARE, "try another --seed, or --preset stable"),
     "engine": Entry(SOFTWARE, "try another --seed; the daemon's log says more"),
     "lost": Entry(UNAVAILABLE, "try again: the next request starts a new daemon"),
 }

@@ -33,6 +33,15 @@ class Paths:
         return self.home / "config.toml"
 
     @property
+    def models(self) -> Path:
+        return self.home / "models"
+
+    @property
+    def downloads(self) -> Path:
+        """What `pull` has fetched and not yet converted."""
+        return self.home / "downloads"
+
+    @property
     def log(self) -> Path:
         return self.logs / "misod.log"
 

@@ -18,7 +18,8 @@ ARROWS = {
         HEAVY | {"misod", "zmq", "msgpack", "platformdirs"},
     ),
     "all of misoctl loads nothing heavy, nor the daemon": (
-        "import misoctl.cli, misoctl.client, misoctl.player, misoctl.sink, misoctl.speech, misoctl.start, zmq",
+        "import misoctl.cli, misoctl.client, misoctl.models, misoctl.player, misoctl.sink, misoctl.speech, zmq\n"
+        "import misoctl.start",
         HEAVY | {"misod"},
     ),
     "protocol imports neither side": (
@@ -36,6 +37,14 @@ ARROWS = {
     "misoctl doctor --help loads nothing heavy, nor the daemon": (
         "import misoctl.cli as c\ntry: c.cli(['doctor', '--help'])\nexcept SystemExit: pass",
         HEAVY | {"misod", "zmq", "msgpack", "platformdirs", "subprocess"},
+    ),
+    "what list, show and verify need of the weights loads no mlx and no numpy": (
+        "import misod.weights.budget, misod.weights.check, misod.weights.manifest, misod.weights.plan",
+        HEAVY | {"misoctl", "zmq", "misod.miso", "misod.engine"},
+    ),
+    "a conversion's own code loads no mlx": (
+        "import misod.weights.convert, misod.weights.layout, misod.weights.quantize",
+        {"mlx", "misoctl", "zmq", "huggingface_hub", "torch"},
     ),
     "the scheduler and the model load no zmq": (
         "import misod.scheduler, misod.miso.engine",

@@ -110,6 +110,7 @@ def main():
         "text": {"max_words": MAX_WORDS, "max_characters": MAX_CHARS, "letters": True},
         "speakers": 2,
         "defaults": DEFAULTS,
+        "context_segments": 1,
     }
     if not a.dense:
         config["quantization"] = quantization(weights)

@@ -25,6 +25,11 @@ class KVCache:
     def advance(self, positions: int) -> None:
         self.position += positions
 
+    def rewind(self, position: int) -> None:
+        """Forget what was written from `position` on."""
+        assert 0 <= position <= self.position
+        self.position = position
+
     def attend(self, layer: int, q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
         """q (B, H, T, d), k and v (B, Hkv, T, d) -> (B, H, T, d), causal."""
         end = self.position + k.shape[2]

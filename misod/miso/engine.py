@@ -15,17 +15,17 @@ import numpy as np
 
 from misod import text
 from misod.engine import Chunk, Fault, Info, Memory, ModelError, Row, RowFault, Say
+from misod.guard import SILENCE, Watch
 from misod.miso.cache import KVCache, RowsCache
 from misod.miso.load import Speech, check_codec, load_model, read_config
 from misod.miso.mimi import Mimi, concat_states, load_mimi, take_rows
 from misod.miso.model import Model
-from misod.miso.prompt import Prompt
+from misod.miso.prompt import Prompt, Segment
 from misod.miso.sampling import Sampler, Settings, draw_noise
+from misod.style import chosen
 from misod.weights.manifest import check
 
-# The true model was heard to speak as slowly as 1.1 words a second; a cap made for faster speech cuts it off.
-SLOWEST_WORDS_PER_S = 1.1
-SPARE_S = 3.0
+MAX_TRIES = 3  # of one piece, drawn anew where it went wrong
 POOL_BYTES = 512 << 20  # freed buffers that MLX may keep for the next frame
 
 
@@ -34,12 +34,21 @@ class MisoRow(Row):
     pieces: Iterator[str] = field(default_factory=lambda: iter(()))
     key: mx.array | None = None  # split once a frame
     cache: KVCache | None = None
+    shadow: KVCache | None = None  # with guidance: of the same codes, and no text
     frame: tuple[mx.array, mx.array] | None = None  # the next: codes (1, K), finite (1,); in flight
     codec: dict | None = None
     frames: int = 0
     max_frames: int | None = None  # of the whole utterance
-    piece_end: int = 0  # the frame at which the piece being spoken is cut
-    capped: bool = False
+    context: list[Segment] = field(default_factory=list)  # what was spoken before this piece, oldest first
+    cached: int = 0  # of these, how many the cache holds
+    codes: list[np.ndarray] = field(default_factory=list)  # (K,) each, of this piece
+    prompt_h: mx.array | None = None  # of its prompt's end: where its first frame is drawn from
+    starts: tuple[int, ...] = ()  # positions of its first frame in cache and shadow
+    piece_floor: int = 0  # the frame before which this piece does not end
+    piece_end: int = 0  # the frame at which it is cut
+    watch: Watch | None = None
+    tries: int = 0  # how often this piece was drawn anew
+    flaw: str = ""  # cap, silence: how a piece ended that did not end of itself
 
 
 class MisoEngine:
@@ -80,8 +89,7 @@ class MisoEngine:
             raise RowFault(f"the speakers of {self.info.model} are {known}, not {say.speaker}", "bad_value")
         row = MisoRow(
             say=say,
-            temperature=self.speech.temperature if say.temperature is None else say.temperature,
-            top_k=say.top_k or self.speech.top_k,
+            style=chosen(self.speech.presets, say.preset, say.sampling),
             pieces=text.pieces(say.text, self.speech.limits),
             key=mx.random.key(say.seed),
             codec=self.mimi.new_state(),
@@ -103,7 +111,7 @@ class MisoEngine:
         ]
 
     def release(self, row: MisoRow) -> None:
-        row.cache = row.frame = row.codec = row.key = None
+        row.cache = row.shadow = row.frame = row.codec = row.key = row.prompt_h = None
 
     def memory(self) -> Memory:
         return Memory(mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory())
@@ -119,22 +127,25 @@ class MisoEngine:
         with mx.stream(self._codec_stream):  # beside the next frame, not before it
             pcm, state = self.mimi.step(frame[:, :, None], concat_states([row.codec for row in rows]))
             mx.async_eval(pcm, state)
-        last_h = self.model.read(self.model.embed_frame(frame), RowsCache([row.cache for row in rows]))
-        self._draw(rows, last_h)
+        shadows = [i for i, row in enumerate(rows) if row.shadow]
+        read = frame[mx.array([*range(len(rows)), *shadows])] if shadows else frame
+        caches = [row.cache for row in rows] + [rows[i].shadow for i in shadows]
         for i, row in enumerate(rows):
             row.codec = state if len(rows) == 1 else take_rows(state, [i])
+            row.codes.append(codes[i])
             row.frames += 1
+        self._draw(rows, self.model.read(self.model.embed_frame(read), RowsCache(caches)))
         return np.array(pcm)
 
     def _draw(self, rows: list[MisoRow], last_h: mx.array) -> None:
-        """Put each row's next frame in flight, from last_h (B, D)."""
+        """Put each row's next frame in flight, from last_h (B + shadows, D)."""
         keys = []
         for row in rows:
             row.key, key = mx.random.split(row.key)
             keys.append(key)
         args = self.model.args
         noise = draw_noise(keys, args.audio_num_codebooks, args.audio_vocab_size)
-        sampler = Sampler([Settings(row.temperature, row.top_k) for row in rows], noise, self.codes)
+        sampler = Sampler([_settings(row) for row in rows], noise, self.codes)
         codes, finite = self.model.frame(last_h, sampler)
         for i, row in enumerate(rows):
             row.frame = codes[i : i + 1], finite[i : i + 1]
@@ -145,9 +156,16 @@ class MisoEngine:
         ended, pcm = pcm is None, np.zeros(0, np.float32) if pcm is None else pcm
         if row.max_frames and row.frames >= row.max_frames:
             return Chunk(pcm, "cap")
+        if not ended and (wrong := row.watch.see(row.codes[-1], pcm)):
+            if row.tries < MAX_TRIES:
+                self._draw_anew(row, wrong)
+                return Chunk(pcm)
+            if wrong != SILENCE:
+                return Fault(f"the speech went wrong ({wrong}), {MAX_TRIES} times over", "degenerate")
+            ended, row.flaw = True, SILENCE
         if not ended and row.frames < row.piece_end:
             return Chunk(pcm)
-        row.capped |= not ended
+        row.flaw = row.flaw if ended else "cap"
         try:
             if self._next_piece(row):
                 return Chunk(pcm)
@@ -155,23 +173,75 @@ class MisoEngine:
             return Fault(str(fault))
         if row.frames == 0:
             return Fault("the model ended before it made a sound")
-        return Chunk(pcm, "cap" if row.capped else "eos")
+        return Chunk(pcm, row.flaw or "eos")
+
+    def _draw_anew(self, row: MisoRow, wrong: str) -> None:
+        """From the last good frame on, with new noise. What was heard was heard: the codec's state runs on."""
+        good = row.watch.began
+        row.mended.append(f"{wrong} at frame {row.frames}")
+        row.tries += 1
+        wasted = len(row.codes) - good
+        row.piece_floor, row.piece_end = row.piece_floor + wasted, row.piece_end + wasted
+        row.codes, row.watch = row.codes[:good], Watch(self.frame_rate_hz)
+        caches = [cache for cache in (row.cache, row.shadow) if cache]
+        for cache, start in zip(caches, row.starts, strict=True):
+            cache.rewind(start + max(0, good - 1))
+        if good == 0:
+            self._draw([row], row.prompt_h)
+            return
+        last = mx.array(np.repeat(row.codes[-1][None], len(caches), axis=0))
+        self._draw([row], self.model.read(self.model.embed_frame(last), RowsCache(caches)))
 
     def _next_piece(self, row: MisoRow) -> bool:
-        """Prefill the next piece of the row's text; False if there is none."""
+        """Prefill the next piece of the row's text; False if there is none. Raises RowFault."""
         piece = next(row.pieces, None)
         if piece is None:
             return False
-        tokens, mask = self.prompt.build([], row.say.speaker, piece)
-        room = self.model.args.backbone.max_seq_len - len(tokens)
-        if room < 1:
-            raise RowFault(f"a sentence of {len(tokens)} tokens is more than the model can read")
-        seconds = len(piece.split()) / SLOWEST_WORDS_PER_S + SPARE_S
-        row.piece_end = row.frames + min(room, math.ceil(seconds * self.frame_rate_hz))
-        row.cache = self.model.new_cache()
-        self._draw([row], self.model.read(self.model.embed_prompt(mx.array(tokens), mx.array(mask)), row.cache))
+        if row.codes:
+            row.context.append(Segment(row.say.speaker, row.spoken[-1], np.stack(row.codes, axis=1)))
+        words, pace = len(piece.split()), self.speech.pace
+        cap_frames = math.ceil(pace.cap_s(words) * self.frame_rate_hz)
+        last_h, room = self._read_piece(row, piece, cap_frames)
+        row.prompt_h, row.starts = last_h, tuple(cache.offset for cache in (row.cache, row.shadow) if cache)
+        row.codes, row.tries, row.watch = [], 0, Watch(self.frame_rate_hz)
+        row.piece_floor = row.frames + max(1, math.floor(pace.floor_s(words) * self.frame_rate_hz))
+        row.piece_end = row.frames + min(room, cap_frames)
+        self._draw([row], last_h)
         row.spoken.append(piece)
         return True
+
+    def _read_piece(self, row: MisoRow, piece: str, frames: int) -> tuple[mx.array, int]:
+        """The backbone over the piece, after as much of what was spoken before as fits -> last_h, frames left.
+
+        What the cache holds is not read again: only the EOS frame that ends it, and the new text.
+        """
+        kept = self._fitting(row, piece, frames)
+        row.dropped += len(row.context) - len(kept)
+        row.context = kept
+        if row.cache and row.cached + 1 == len(kept):  # it also holds the piece spoken just now
+            tokens, mask = self.prompt.follow(row.say.speaker, piece)
+        else:
+            row.cache = self.model.new_cache()
+            tokens, mask = self.prompt.build(kept, row.say.speaker, piece)
+        row.cached = len(kept)
+        room = self.model.args.backbone.max_seq_len - row.cache.offset - len(tokens)
+        if room < 1:
+            raise RowFault(f"a sentence of {len(tokens)} tokens is more than the model can read")
+        last_h = self.model.read(self.model.embed_prompt(mx.array(tokens), mx.array(mask)), row.cache)
+        if row.style.guidance != 1:
+            row.shadow = self.model.new_cache()
+            tokens, mask = self.prompt.build([], row.say.speaker, "")
+            silent_h = self.model.read(self.model.embed_prompt(mx.array(tokens), mx.array(mask)), row.shadow)
+            last_h = mx.concatenate([last_h, silent_h])
+        return last_h, room
+
+    def _fitting(self, row: MisoRow, piece: str, frames: int) -> list[Segment]:
+        """The newest segments that leave room for the piece and its frames; whole ones only."""
+        kept = row.context[-self.speech.segments :] if self.speech.segments else []
+        room = self.model.args.backbone.max_seq_len - frames
+        while kept and self.prompt.length(kept, row.say.speaker, piece) > room:
+            kept = kept[1:]
+        return kept
 
     def _warm_up(self) -> None:
         """Throwaway frames, so that the first request finds kernels built and grammars read."""
@@ -181,6 +251,19 @@ class MisoEngine:
             self.step([row])
         mx.clear_cache()
         mx.reset_peak_memory()
+
+
+def _settings(row: MisoRow) -> Settings:
+    """For the frame that is drawn next."""
+    style = row.style
+    return Settings(
+        temperature=style.temperature_at(row.frames),
+        top_k=style.top_k,
+        top_p=style.top_p,
+        min_p=style.min_p,
+        guidance=style.guidance,
+        may_end=row.frames >= row.piece_floor,
+    )
 
 
 def bundled_voice() -> Path:

@@ -16,6 +16,7 @@ import psutil
 from misod import text
 from misod.miso.mimi import Mimi
 from misod.miso.model import Model
+from misod.style import PRESETS, Style
 from misod.weights.check import FLOATS, compare, read_headers
 from misod.weights.dims import ModelArgs, expected_shapes
 from misod.weights.plan import Quantization, is_packed, read_quantization, stored_shapes
@@ -25,22 +26,44 @@ GPU_BYTES = 256 << 20  # elsewhere packed weights are as fast as dense: only wha
 
 
 @dataclass(frozen=True)
-class Speech:
-    """What config.json says beyond dims: how to draw, and what text the model was taught to read."""
+class Pace:
+    """Words a second of the slowest and the fastest speech that is still taken for whole.
 
-    temperature: float
-    top_k: int
+    The true model was heard to speak as slowly as 1.1; a cap made for faster speech cuts it off.
+    """
+
+    slowest: float = 1.1
+    fastest: float = 7.0
+    spare_s: float = 3.0  # beyond the slowest: pauses, breath
+
+    def floor_s(self, words: int) -> float:
+        return words / self.fastest
+
+    def cap_s(self, words: int) -> float:
+        return words / self.slowest + self.spare_s
+
+
+@dataclass(frozen=True)
+class Speech:
+    """What config.json says beyond dims: how to draw, how fast it speaks, what text the model was taught to read."""
+
+    presets: dict[str, Style]
     speakers: int
     limits: text.Limits
+    pace: Pace
+    segments: int  # of context that it was taught to follow
 
     @classmethod
     def from_dict(cls, config: dict) -> "Speech":
-        defaults, limits = config.get("defaults", {}), config.get("text", {})
+        own = {name: Style(**style) for name, style in config.get("presets", {}).items()}
+        if "defaults" in config:
+            own["natural"] = Style(**config["defaults"])
         return cls(
-            temperature=defaults.get("temperature", 0.9),
-            top_k=defaults.get("top_k", 50),
+            presets=PRESETS | own,
             speakers=config.get("speakers", 100),
-            limits=text.Limits(**limits),
+            limits=text.Limits(**config.get("text", {})),
+            pace=Pace(**config.get("pace", {})),
+            segments=config.get("context_segments", 64),
         )
 
 
@@ -99,7 +122,7 @@ def unpack(weights: dict[str, mx.array], quantization: Quantization) -> dict[str
         if base not in quantization:
             dense[name] = _wide(w)
         elif part == "weight":
-            how, scales, biases = quantization[base], weights[f"{base}.scales"], weights[f"{base}.biases"]
+            how, (scales, biases) = quantization[base], (_exact(weights[f"{base}.{p}"]) for p in ("scales", "biases"))
             dense[name] = _wide(mx.dequantize(w, scales, biases, group_size=how.group_size, bits=how.bits))
     if "audio_head" in quantization:
         dense["audio_head"] = mx.contiguous(dense.pop("audio_head.weight").swapaxes(1, 2))
@@ -124,6 +147,11 @@ def check_codec(directory: Path, args: ModelArgs, mimi: Mimi) -> None:
 
 def _wide(w: mx.array) -> mx.array:
     return w.astype(mx.float32) if _on_cpu() else w
+
+
+def _exact(w: mx.array) -> mx.array:
+    """For code * scale + bias: bf16 would round it to 8 bits; fp16, the bundled voice's type, keeps 11."""
+    return _wide(w) if w.dtype == mx.bfloat16 else w
 
 
 def _on_cpu() -> bool:

@@ -7,6 +7,7 @@ Attention, MLP, Layer, Transformer, Model. Any dims come from config.json (misod
 import math
 from collections.abc import Callable
 from dataclasses import asdict
+from types import EllipsisType
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -16,6 +17,8 @@ from misod.weights.dims import ModelArgs, TransformerArgs
 from misod.weights.plan import Affine, Quantization
 
 Draw = Callable[[int, mx.array], mx.array]  # (codebook, logits (B, V)) -> codes (B,)
+
+TABLE_ROWS = 256
 
 
 def rope_theta(args: TransformerArgs) -> mx.array:
@@ -136,6 +139,14 @@ class Transformer(nn.Module):
         return self.norm(x if T == 1 else x[:, -1])
 
 
+def rows_of(module: nn.Module, dtype: mx.Dtype, rows: mx.array | EllipsisType = ...) -> mx.array:
+    """Rows of a layer's or a table's matrix, unpacked in `dtype`: in bf16, the type of scales, a code loses bits."""
+    if "scales" not in module:
+        return module.weight[rows].astype(dtype)
+    scales, biases = (module[part][rows].astype(dtype) for part in ("scales", "biases"))
+    return mx.dequantize(module.weight[rows], scales, biases, group_size=module.group_size, bits=module.bits)
+
+
 class PackedHeads(nn.Module):
     """audio_head packed: a matrix a codebook but the first, each transposed, (K - 1, V, Dd)."""
 
@@ -178,13 +189,18 @@ class Model(nn.Module):
 
     def prepare(self) -> None:
         """Once the weights are loaded: activations take the norms' type, and projection(audio_embeddings), K times
-        (V, Dd), is tabulated, a codebook at a time and in the type the embeddings are stored in."""
+        (V, Dd), is tabulated in the type the embeddings are stored in, a few rows at a time to hold little else."""
         self._dtype = self.backbone.norm.scale.dtype
         stored = self.audio_embeddings.get("scales", self.audio_embeddings.weight).dtype
-        self._depth_inputs = []
+        projection = rows_of(self.projection, self._dtype).T  # many rows: on a CPU far faster than packed
+        self._depth_inputs, V = [], self.args.audio_vocab_size
         for first in self._first_code.tolist():
-            rows = self.audio_embeddings(mx.arange(first, first + self.args.audio_vocab_size))
-            self._depth_inputs.append(self.projection(rows.astype(self._dtype)).astype(stored))
+            parts = []
+            for start in range(first, first + V, TABLE_ROWS):
+                codes = mx.arange(start, min(start + TABLE_ROWS, first + V))
+                parts.append((rows_of(self.audio_embeddings, self._dtype, codes) @ projection).astype(stored))
+                mx.eval(parts)
+            self._depth_inputs.append(mx.concatenate(parts))
             mx.eval(self._depth_inputs)
 
     def new_cache(self) -> KVCache:
@@ -192,14 +208,14 @@ class Model(nn.Module):
 
     def embed_prompt(self, tokens: mx.array, mask: mx.array) -> mx.array:
         """tokens and mask (T, K + 1), the last column text -> (1, T, D)."""
-        audio = self.audio_embeddings(tokens[:, :-1] + self._first_code)  # (T, K, D)
-        text = self.text_embeddings(tokens[:, -1:])  # (T, 1, D)
+        audio = rows_of(self.audio_embeddings, self._dtype, tokens[:, :-1] + self._first_code)  # (T, K, D)
+        text = rows_of(self.text_embeddings, self._dtype, tokens[:, -1:])  # (T, 1, D)
         rows = mx.concatenate([audio, text], axis=1)
-        return mx.where(mask[..., None], rows.astype(self._dtype), 0).sum(axis=1)[None]
+        return mx.where(mask[..., None], rows, 0).sum(axis=1)[None]
 
     def embed_frame(self, codes: mx.array) -> mx.array:
         """codes (B, K) -> (B, 1, D)."""
-        return self.audio_embeddings(codes + self._first_code).astype(self._dtype).sum(axis=1, keepdims=True)
+        return rows_of(self.audio_embeddings, self._dtype, codes + self._first_code).sum(axis=1, keepdims=True)
 
     def read(self, x: mx.array, cache: KVCache | RowsCache) -> mx.array:
         """The backbone over x (B, T, D) -> the last position's hidden state (B, D)."""

@@ -43,6 +43,17 @@ class Prompt:
         parts.append(self.text_rows(self._ids(speaker, text)))
         return np.concatenate([t for t, _ in parts]), np.concatenate([m for _, m in parts])
 
+    def follow(self, speaker: int, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """What comes after a segment's own frames: the EOS frame that ends them, and the next text."""
+        tokens, mask = self.audio_rows(np.zeros((self._codebooks, 0), np.int32))
+        more_tokens, more_mask = self.text_rows(self._ids(speaker, text))
+        return np.concatenate([tokens, more_tokens]), np.concatenate([mask, more_mask])
+
+    def length(self, context: list[Segment], speaker: int, text: str) -> int:
+        """Rows that `build` would make."""
+        past = sum(len(self._ids(s.speaker, s.text)) + s.codes.shape[1] + 1 for s in context)
+        return past + len(self._ids(speaker, text))
+
     def _ids(self, speaker: int, text: str) -> list[int]:
         return self._tokenizer.encode(f"[{speaker}] {text}").ids
 

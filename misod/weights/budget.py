@@ -10,7 +10,17 @@ from collections.abc import Mapping
 from misod.weights.dims import MISO_8B, ModelArgs
 from misod.weights.plan import PRECISIONS, Quantization, is_packed, plan, stored_shapes
 
-__all__ = ["CODEC_BYTES", "MISO_8B", "PRECISIONS", "choose", "disk_bytes", "frame_bytes", "predicted_rtf"]
+__all__ = [
+    "CODEC_BYTES",
+    "MISO_8B",
+    "PRECISIONS",
+    "choose",
+    "disk_bytes",
+    "frame_bytes",
+    "kv_bytes",
+    "predicted_rtf",
+    "resident_bytes",
+]
 
 FRAME_S = 0.08
 FLOAT_BYTES = 2  # bf16: weights that are not packed, scales, biases, activations

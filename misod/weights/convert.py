@@ -18,13 +18,12 @@ from misod.weights import layout
 from misod.weights.check import DTYPE_BYTES, FLOATS, compare, read_headers
 from misod.weights.dims import ModelArgs, expected_shapes
 from misod.weights.manifest import File, Manifest, new_directory, write_manifest, write_synced
-from misod.weights.plan import Affine, Quantization, grouped_axis, plan, stored_shapes
+from misod.weights.plan import Affine, Quantization, grouped_axis, is_packed, plan, stored_shapes
 from misod.weights.quantize import PACKABLE, pack, to_bf16, unpack
-from misod.weights.tensors import Tensor, Writer, blocks, into_shards
+from misod.weights.tensors import Tensor, Writer, blocks, find_weights, into_shards
 
 SHARD_BYTES = 4_000_000_000
 PACK_BYTES = 1 << 20  # float32 packed at a time: about a core's second-level cache
-WORDS_BYTES = 4
 
 Progress = Callable[[int, int], None]  # bytes written, of how many
 
@@ -65,13 +64,16 @@ class Source:
     def __init__(self, weights: Path):
         files = find_weights(weights)
         self.args = layout.read_args(files[0].parent / "config.json")
-        found = {layout.reference_name(name): (path, entry) for path, name, entry in _all(files)}
-        self._tensors = {name: Tensor(path, entry) for name, (path, entry) in found.items()}
-        packed = self._packed(weights)
-        shapes = stored_shapes(self.args, packed)
+        self._tensors: dict[str, Tensor] = {}
+        for spelled, (path, entry) in read_headers(files).items():
+            name = layout.reference_name(spelled)
+            if name in self._tensors:
+                raise ValueError(f"{path}: {name} is in it in two spellings")
+            self._tensors[name] = Tensor(path, entry)
+        self._how = how = self._packed(weights)
         header = {name: tensor.entry for name, tensor in self._tensors.items()}
-        compare(weights, header, shapes, lambda name: {"U32"} if _is_codes(name, packed) else FLOATS)
-        self._how = packed
+        shapes = stored_shapes(self.args, how)
+        compare(weights, header, shapes, lambda name: {"U32"} if is_packed(name, how) else FLOATS)
 
     def _packed(self, weights: Path) -> Quantization:
         """Bits and group size of each packed tensor, from the shapes: a config may say less, or nothing."""
@@ -137,22 +139,6 @@ def output_bytes(parts: Parts, precision: str, embeddings: str | None = None) ->
     return sizes + parts.tokenizer.stat().st_size
 
 
-def find_weights(path: Path) -> list[Path]:
-    """The language model's files at `path`: itself, or the model*.safetensors in it. Raises ValueError."""
-    if path.is_file():
-        return [path]
-    files = [path / "model.safetensors"] if (path / "model.safetensors").exists() else []
-    files = files or sorted(path.glob("model-*-of-*.safetensors"))
-    if not files:
-        raise ValueError(f"{path}: no model.safetensors and no model-00001-of-0000N.safetensors in it")
-    return files
-
-
-def _all(files: list[Path]) -> Iterator[tuple]:
-    for name, (path, entry) in read_headers(files).items():
-        yield path, name, entry
-
-
 def _read_json(path: Path) -> dict:
     """What a config.json says; nothing where there is none."""
     try:
@@ -164,10 +150,6 @@ def _read_json(path: Path) -> dict:
     if not isinstance(config, dict):
         raise ValueError(f"{path}: not a config")
     return config
-
-
-def _is_codes(name: str, packed: Quantization) -> bool:
-    return name.endswith(".weight") and name.removesuffix(".weight") in packed
 
 
 class _Counter:
@@ -185,9 +167,8 @@ Outputs = dict[str, tuple[str, tuple[int, ...]]]  # name -> dtype, shape
 
 
 def _outputs(source: Source, quantization: Quantization) -> Outputs:
-    packed = {f"{base}.weight" for base in quantization}
     shapes = stored_shapes(source.args, quantization)
-    return {name: ("U32" if name in packed else "BF16", shape) for name, shape in shapes.items()}
+    return {name: ("U32" if is_packed(name, quantization) else "BF16", shape) for name, shape in shapes.items()}
 
 
 def _entry_bytes(entry: tuple[str, tuple[int, ...]]) -> int:

@@ -51,15 +51,17 @@ def reference_name(name: str) -> str:
 
 
 def read_args(path: Path) -> ModelArgs:
-    """The dims a config.json states, ours or mlx-audio's; the 8B's where there is no such file.
+    """The dims a config.json states, ours or mlx-audio's; the 8B's where it states none or there is none.
 
-    Raises ValueError naming the file and what it lacks.
+    Whoever reads tensors by them compares every shape. Raises ValueError naming the file and what it lacks.
     """
     try:
         config = json.loads(path.read_bytes())
         if "backbone" in config:
             return ModelArgs.from_dict(config)
-        if "depth_decoder_config" in config:
+        if not config.get("depth_decoder_config") and "backbone_flavor" not in config:
+            return MISO_8B
+        if config.get("depth_decoder_config"):
             backbone, decoder = _llama(config), _llama(config["depth_decoder_config"])
         else:
             backbone, decoder = FLAVORS[config["backbone_flavor"]], FLAVORS[config["decoder_flavor"]]

@@ -35,8 +35,8 @@ def pack(x: np.ndarray, how: Affine) -> Packed:
     low, high = groups.min(axis=-1), groups.max(axis=-1)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise ValueError("not all its values are finite")
-    scales = to_bf16(np.maximum((high - low) / top, SMALLEST))
     biases = to_bf16(low)
+    scales = to_bf16(np.maximum((high - from_bf16(biases)) / top, SMALLEST))
     codes = groups - from_bf16(biases)[..., None]
     codes /= from_bf16(scales)[..., None]
     np.rint(codes, out=codes)

@@ -49,12 +49,23 @@ class Tensor:
     def floats(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """The same as float32."""
         rows = self.read(start, stop)
-        return from_bf16(rows) if self.entry.dtype == "BF16" else rows.astype(np.float32)
+        return from_bf16(rows) if self.entry.dtype == "BF16" else rows.astype(np.float32, copy=False)
 
 
-def blocks(rows: int, row_bytes: int, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, int]]:
-    """Ranges of rows of about block_bytes."""
-    step = max(1, block_bytes // max(1, row_bytes))
+def find_weights(path: Path) -> list[Path]:
+    """The language model's files at `path`: itself, or the model*.safetensors in it. Raises ValueError."""
+    if path.is_file():
+        return [path]
+    files = [path / "model.safetensors"] if (path / "model.safetensors").exists() else []
+    files = files or sorted(path.glob("model-*-of-*.safetensors"))
+    if not files:
+        raise ValueError(f"{path}: no model.safetensors and no model-00001-of-0000N.safetensors in it")
+    return files
+
+
+def blocks(rows: int, row_bytes: int, block_bytes: int | None = None) -> Iterator[tuple[int, int]]:
+    """Ranges of rows of about block_bytes; None: BLOCK_BYTES."""
+    step = max(1, (block_bytes or BLOCK_BYTES) // max(1, row_bytes))
     return ((start, min(rows, start + step)) for start in range(0, rows, step))
 
 

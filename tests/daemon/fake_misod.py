@@ -26,6 +26,7 @@ import numpy as np
 from misod import cli as entry
 from misod import session
 from misod.engine import Chunk, Fault, Info, Memory, ModelError, Row, RowFault, Say
+from misod.style import PRESETS, chosen
 from protocol import messages
 
 FRAME_SAMPLES = 1920
@@ -63,7 +64,7 @@ class FakeEngine:
         if say.max_seconds:
             length = min(length, int(say.max_seconds * 12.5))
         self.rows += 1
-        return FakeRow(say=say, temperature=0.5, top_k=7, spoken=[say.text], length=length)
+        return FakeRow(say=say, style=chosen(PRESETS, say.preset, say.sampling), spoken=[say.text], length=length)
 
     def step(self, rows: list[FakeRow]) -> list[Chunk | Fault]:
         time.sleep(self.step_s)  # the work of a step

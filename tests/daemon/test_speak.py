@@ -7,6 +7,7 @@ import subprocess
 import wave
 
 import numpy as np
+import pytest
 from harness import Raw, frames_of, until
 
 from protocol import errors
@@ -71,6 +72,61 @@ def test_a_seed_gives_the_same_bytes_every_time_and_every_way(nano):
 def test_the_receipts_seed_says_it_again(nano):
     receipt, wav = write(nano, "r.wav", TEXT)
     assert speak(nano, "--seed", str(receipt["seed"]), TEXT) == samples(wav)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        (),
+        ("--preset", "expressive", "--speaker", "1"),
+        (
+            "--temperature",
+            "0.8",
+            "--min-temperature",
+            "0.2",
+            "--decay-frames",
+            "5",
+            "--top-p",
+            "0.9",
+            "--min-p",
+            "0.01",
+        ),
+        ("--guidance", "1.5", "--max-seconds", "1"),
+    ],
+    ids=["plain", "preset", "schedule", "guided"],
+)
+def test_a_receipt_renders_the_same_samples_again(nano, tmp_path, how):
+    first, again, receipt = tmp_path / "first.wav", tmp_path / "again.wav", tmp_path / "receipt.json"
+    receipt.write_text(nano.misoctl("say", *how, "--json", "-o", str(first), "Ünder 3 tall trees. They sang.").stdout)
+    done = nano.misoctl("replay", str(receipt), "-o", str(again))
+    assert done.returncode == errors.OK, done.stderr
+    assert again.read_bytes() == first.read_bytes()
+    assert json.loads(receipt.read_text())["text"] == "Ünder 3 tall trees. They sang."
+
+
+def test_a_receipt_of_other_weights_or_other_samples_is_told_from_its_own(nano, tmp_path):
+    made = json.loads(nano.misoctl("say", "--json", "-o", str(tmp_path / "a.wav"), "Hello.").stdout)
+    receipt = tmp_path / "receipt.json"
+    for change, code in (({"digest": "0" * 64}, errors.BAD_DATA), ({"sha256": "0" * 64}, errors.FAILED)):
+        receipt.write_text(json.dumps(made | change))
+        done = nano.misoctl("replay", str(receipt), "-o", str(tmp_path / "b.wav"))
+        assert done.returncode == code and str(receipt) in done.stderr
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]", "hello", '{"text": 3}', "[" * 100_000])
+def test_what_is_no_receipt_is_one_line(nano, tmp_path, content):
+    receipt = tmp_path / "receipt.json"
+    receipt.write_text(content)
+    done = nano.misoctl("replay", str(receipt), "--raw")
+    assert done.returncode == errors.BAD_DATA and done.stderr.count("\n") == 1
+    assert nano.misoctl("replay", str(tmp_path / "none"), "--raw").returncode == errors.NO_INPUT
+
+
+def test_strict_takes_a_cut_for_a_failure(nano):
+    for strict, code in (((), errors.OK), (("--strict",), errors.FAILED)):
+        cut = nano.misoctl("say", *strict, "--raw", "--max-seconds", "0.2", "A longer text than that.", text=False)
+        assert cut.returncode == code and b"longest" in cut.stderr and len(cut.stdout) == 2 * 3840
+    assert nano.misoctl("say", "--strict", "--raw", "--seed", "1", "Hello.", text=False).returncode == errors.OK
 
 
 def test_other_seeds_speak_otherwise(nano):

@@ -4,6 +4,7 @@ import contextlib
 import random
 import socket
 import struct
+from dataclasses import asdict
 
 import msgpack
 import psutil
@@ -24,9 +25,7 @@ def one():
     home.close()
 
 
-SAY = {"t": "say", "id": 1, "text": "two words", "speaker": 0} | dict.fromkeys(
-    ("seed", "temperature", "top_k", "max_seconds", "model", "keep_alive_s")
-)
+SAY = {"t": "say", **asdict(m.Say(id=1, text="two words", speaker=0))}
 
 
 def refused(home, *frames: bytes) -> m.Error:
@@ -159,6 +158,12 @@ def test_an_id_that_is_a_bool(one):
         {"temperature": 2.1},
         {"top_k": 0},
         {"top_k": 4097},
+        {"top_p": 0},
+        {"min_p": 1.1},
+        {"guidance": -1},
+        {"decay_frames": 0},
+        {"preset": "loud"},
+        {"model": ""},
         {"max_seconds": 0},
         {"max_seconds": 1e300},
     ],

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import mlx.core as mx
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from misod.miso.cache import BLOCK, KVCache, RowsCache
 from misod.miso.load import load_model
 from misod.miso.model import Model, Rope, rope_theta
-from misod.miso.prompt import Prompt
+from misod.miso.prompt import Prompt, Segment
 from misod.miso.sampling import Sampler, Settings, draw_noise
 from misod.weights.dims import ModelArgs, TransformerArgs
 
@@ -121,8 +122,6 @@ class Ids:
 
 
 def test_prompt_rows_are_the_references(model):
-    from misod.miso.prompt import Segment
-
     want = golden(TINY, "golden_prompt_build")
     prompt = Prompt(Ids([want["segment_text_ids"], want["gen_text_ids"]]), codebooks=32)
     tokens, mask = prompt.build([Segment(0, "context", want["segment_codes"])], 1, "text")
@@ -183,6 +182,75 @@ def test_top_k_beyond_the_vocabulary_keeps_all_of_it():
     logits = mx.random.normal((1, 20), key=mx.random.key(1))
     noise = draw_noise([mx.random.key(2)], 1, 20)
     assert Sampler([Settings(1.0, 4096)], noise)(0, logits) == mx.argmax(logits + noise[:, 0])
+
+
+LADDER = mx.log(mx.array([[0.5, 0.25, 0.125, 0.125]]))  # shares of four codes
+
+
+def drawn(settings: Settings, logits: mx.array, seeds: int = 200) -> set[int]:
+    V = logits.shape[1]
+    noises = [draw_noise([mx.random.key(seed)], 1, V) for seed in range(seeds)]
+    return {int(Sampler([settings], noise)(0, logits)[0].item()) for noise in noises}
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        (Settings(1.0, 4), {0, 1, 2, 3}),
+        (Settings(1.0, 4, top_p=0.5), {0}),
+        (Settings(1.0, 4, top_p=0.51), {0, 1}),
+        (Settings(1.0, 4, top_p=0.76), {0, 1, 2, 3}),  # equal shares stay together
+        (Settings(1.0, 4, min_p=0.5), {0, 1}),
+        (Settings(1.0, 4, min_p=1.0), {0}),
+        (Settings(1.0, 2, min_p=0.1, top_p=0.99), {0, 1}),
+        (Settings(0.5, 4, top_p=0.7), {0}),  # judged at the row's own temperature: 0.73 of it
+    ],
+)
+def test_only_codes_of_enough_share_are_drawn(settings, wanted):
+    assert drawn(settings, LADDER) == wanted
+
+
+def test_an_end_that_must_not_come_yet_is_never_drawn_in_the_first_codebook_alone():
+    settings, noise = Settings(0, 1, may_end=False), draw_noise([mx.random.key(0)], 2, 4)
+    sampler = Sampler([settings], noise)
+    assert sampler(0, LADDER).item() == 1 and sampler(1, LADDER).item() == 0
+
+
+@pytest.mark.parametrize("guidance", [0.0, 0.5, 3.0])
+def test_guidance_moves_a_row_away_from_its_shadow_and_leaves_others_alone(guidance):
+    rows = mx.random.normal((3, 20), key=mx.random.key(1))
+    shadow = mx.random.normal((1, 20), key=mx.random.key(2))
+    settings = [Settings(0, 20), Settings(0, 20, guidance=guidance), Settings(0, 20)]
+    sampler = Sampler(settings, draw_noise([mx.random.key(i) for i in range(3)], 1, 20))
+    codes = sampler(0, mx.concatenate([rows, shadow])).tolist()
+    best = mx.argmax(rows, axis=1).tolist()
+    guided = mx.argmax(shadow[0] + guidance * (rows[1] - shadow[0])).item()
+    assert codes == [best[0], guided, best[2], guided]
+    assert guidance or guided != best[1]
+
+
+class Letters:
+    """A tokenizer of letters."""
+
+    def encode(self, text: str):
+        return SimpleNamespace(ids=[1, *(2 + ord(c) % 200 for c in text), 3])
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+def test_a_text_that_follows_its_past_in_the_cache_is_as_if_all_were_read_anew(model, segments):
+    rng = np.random.default_rng(3)
+    prompt = Prompt(Letters(), 32)
+    past = [Segment(i, "abc" * (i + 1), rng.integers(1, 99, (32, 5 + i))) for i in range(segments)]
+    cache, alone = model.new_cache(), model.new_cache()
+    for i, segment in enumerate(past):
+        rows = prompt.follow(segment.speaker, segment.text) if i else prompt.build([], segment.speaker, segment.text)
+        model.read(model.embed_prompt(*map(mx.array, rows)), cache)
+        for codes in segment.codes.T:
+            model.read(model.embed_frame(mx.array(codes[None])), cache)
+    followed = model.read(model.embed_prompt(*map(mx.array, prompt.follow(1, "new"))), cache)
+    anew = model.read(model.embed_prompt(*map(mx.array, prompt.build(past, 1, "new"))), alone)
+    assert cache.offset == alone.offset == prompt.length(past, 1, "new")
+    np.testing.assert_allclose(np.array(followed), np.array(anew), rtol=0, atol=LAST_H_ATOL)
 
 
 def test_a_rows_noise_does_not_depend_on_who_else_speaks_and_is_new_each_frame():

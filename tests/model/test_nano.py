@@ -52,11 +52,11 @@ def test_same_text_and_seed_are_the_same_samples_first_second_and_after_a_cancel
 
 def test_rows_that_join_and_leave_at_any_frame_say_at_temperature_0_what_they_say_alone(nano):
     texts = ["Hello from Miso.", "Please call me on Monday.", "The music played on."]
-    alone = [speak(nano, text=t, temperature=0.0)[0] for t in texts]
+    alone = [speak(nano, text=t, sampling={"temperature": 0.0})[0] for t in texts]
     rows, pcm = {}, [[], [], []]
     for step in range(200):
         if step % 3 == 0 and step // 3 < 3:
-            rows[step // 3] = nano.prefill(Say(text=texts[step // 3], seed=1, temperature=0.0))
+            rows[step // 3] = nano.prefill(Say(text=texts[step // 3], seed=1, sampling={"temperature": 0.0}))
         for i, chunk in zip(list(rows), nano.step(list(rows.values())), strict=True):
             pcm[i].append(chunk.pcm)
             if chunk.end:
@@ -188,3 +188,78 @@ def test_a_config_that_says_too_little_is_one_error_that_names_it(tmp_path, conf
     with pytest.raises(ModelError) as error:
         open_engine(tmp_path / "models" / "mine", max_rows=1)
     assert str(path) in str(error.value)
+
+
+def test_a_sentence_follows_the_one_before_it_and_the_oldest_leave(nano, monkeypatch):
+    """Only the EOS frame and the new text are read while all of the past fits; the receipt counts what left."""
+    monkeypatch.setattr(nano, "speech", replace(nano.speech, segments=2))
+    read = []
+    embed = nano.model.embed_prompt
+    monkeypatch.setattr(nano.model, "embed_prompt", lambda t, m: (read.append(t.shape[0]), embed(t, m))[1])
+    row = nano.prefill(Say(text="One. Two. Three. Four.", seed=1))
+    alone = [nano.prompt.length([], 0, piece) for piece in ("One.", "Two.", "Three.", "Four.")]
+    end = None
+    while not end:
+        end = nano.step([row])[0].end
+    assert read[:3] == [alone[0], 1 + alone[1], 1 + alone[2]]
+    assert row.dropped == 1 and [segment.text for segment in row.context] == ["Two.", "Three."]
+    assert read[3] == nano.prompt.length(row.context, 0, "Four.")
+    assert sum(segment.codes.shape[1] for segment in row.context) < row.frames
+
+
+def test_a_text_longer_than_the_context_is_spoken_to_its_end(nano, monkeypatch):
+    small = replace(nano.model.args, backbone=replace(nano.model.args.backbone, max_seq_len=160))
+    monkeypatch.setattr(nano.model, "args", small)
+    monkeypatch.setattr(nano, "speech", replace(nano.speech, segments=64))
+    row = nano.prefill(Say(text="The cat sat. " * 6, seed=1))
+    end = None
+    while not end:
+        end = nano.step([row])[0].end
+        assert row.cache.offset <= 160
+    assert end == "eos" and len(row.spoken) == 6 and row.dropped > 0
+
+
+def test_it_does_not_end_before_the_fastest_speaker_would(nano):
+    """EOS is the likeliest from the first frame on: it comes when the floor is reached, and not before."""
+    row = nano.prefill(Say(text="One two three four five six seven eight nine ten.", seed=1))
+    frame = nano.model.frame
+
+    def ends(last_h, draw):
+        def rigged(codebook, logits):
+            return draw(codebook, mx.where(mx.arange(logits.shape[1]) == 0, 1e4, logits))
+
+        return frame(last_h, rigged)
+
+    floor = row.piece_floor
+    assert floor == int(10 / nano.speech.pace.fastest * 12.5)
+    row.frame = None
+    nano.model.frame, end = ends, None
+    try:
+        nano._draw([row], mx.zeros((1, nano.model.args.backbone.embed_dim)))
+        while not end:
+            end = nano.step([row])[0].end
+    finally:
+        del nano.model.frame
+    assert end == "eos" and row.frames == floor
+
+
+def test_a_guided_row_and_one_that_is_not_are_drawn_in_one_pass(nano, monkeypatch):
+    plain, _ = speak(nano, text="The music played on.", sampling={"temperature": 0.0})
+    passes = []
+    read = nano.model.read
+    monkeypatch.setattr(nano.model, "read", lambda x, cache: (passes.append(x.shape), read(x, cache))[1])
+    rows = [nano.prefill(Say(text="The music played on.", seed=1, sampling=s)) for s in ({"temperature": 0.0}, GUIDED)]
+    passes.clear()
+    pcm, done = [], {}
+    while len(done) < 2:
+        live = [row for row in rows if id(row) not in done]
+        for row, chunk in zip(live, nano.step(live), strict=True):
+            if row is rows[0]:
+                pcm.append(chunk.pcm)
+            if chunk.end:
+                done[id(row)] = chunk.end
+    assert passes[0][0] == 3 and set(done.values()) == {"eos"}  # two rows and a shadow
+    np.testing.assert_allclose(np.concatenate(pcm), plain, rtol=0, atol=2e-4)
+
+
+GUIDED = {"temperature": 0.0, "guidance": 1.2}

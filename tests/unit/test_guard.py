@@ -145,6 +145,13 @@ def test_what_is_ignored_is_not_told_of_but_the_next_kind_is():
     assert watch(made, pcm, ignore=frozenset({REPEAT}))[0] == HISS
 
 
+def test_a_watch_that_begins_later_counts_what_was_there_before():
+    made, pcm = looped(1, K), speech(BEFORE + 40)
+    guard = Watch(RATE_HZ, frames=100)
+    told = [guard.see(*frame) for frame in zip(made, pcm, strict=True)]
+    assert told.index(REPEAT) == BEFORE + 6 and guard.began == 100 + BEFORE
+
+
 def test_a_copy_is_a_place_to_return_to():
     made, pcm = looped(1, K), speech(BEFORE + 40)
     guard = Watch(RATE_HZ)

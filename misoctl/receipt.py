@@ -1,0 +1,76 @@
+"""The receipt that --json prints: the daemon's `done`, and what the client alone knows. Enough to render it again."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+
+from misoctl.failure import Failure
+from protocol import errors
+from protocol import messages as m
+
+SHAPES_SOUND = (
+    "seed",
+    "speaker",
+    "temperature",
+    "min_temperature",
+    "decay_frames",
+    "top_k",
+    "top_p",
+    "min_p",
+    "guidance",
+)
+MAX_RECEIPT_BYTES = 8 << 20
+
+
+class Hashed:
+    """A sink that also knows the sha256 of all samples that went through it."""
+
+    def __init__(self, sink):
+        self._sink, self._sha256 = sink, hashlib.sha256()
+
+    def write(self, pcm: bytes, rate_hz: int) -> None:
+        self._sha256.update(pcm)
+        self._sink.write(pcm, rate_hz)
+
+    def close(self, whole: bool) -> None:
+        self._sink.close(whole)
+
+    @property
+    def sha256(self) -> str:
+        return self._sha256.hexdigest()
+
+
+def to_json(done: m.Done, text: str, options: dict, sha256: str) -> str:
+    """`options`: as asked for, on the wire's names."""
+    asked = {"text": text, "max_seconds": options.get("max_seconds")}
+    return json.dumps(asked | asdict(done) | {"sha256": sha256}, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a receipt asks for: `options` of say, and what must come of it."""
+
+    text: str
+    model: str
+    digest: str
+    sha256: str
+    options: dict = field(default_factory=dict)
+
+
+def read(path: str) -> Replay:
+    """The receipt in `path`. Raises Failure."""
+    try:
+        with open(path, "rb") as file:
+            receipt = json.loads(file.read(MAX_RECEIPT_BYTES))
+    except OSError as error:
+        raise Failure(errors.NO_INPUT, f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        receipt = None
+    try:
+        options = {name: receipt[name] for name in (*SHAPES_SOUND, "max_seconds") if receipt[name] is not None}
+        replay = Replay(receipt["text"], receipt["model"], receipt["digest"], receipt["sha256"], options)
+        m.Say(id=0, text=replay.text, model=replay.model, **replay.options)
+    except (TypeError, KeyError):
+        cure = "give it what `misoctl say --json` printed"
+        raise Failure(errors.BAD_DATA, f"{path} is no receipt", cure) from None
+    return replay

@@ -1,0 +1,211 @@
+"""misod's verbs for models: pull, list, show, rm, verify. misoctl declares the same and starts these.
+
+stdout is data, stderr is talk. Each verb imports what it needs: only pull needs mlx's size of machinery.
+"""
+
+import json
+import os
+import signal
+import sys
+from typing import NoReturn
+
+import click
+
+from misod.failure import Failure
+from protocol import errors
+from protocol.paths import find_paths
+
+PRECISIONS = ("q4", "mixed", "q8", "bf16")
+EMBEDDINGS = ("q8", "bf16")
+
+
+def tell(line: str) -> None:
+    click.echo(f"misod: {line}", err=True)
+
+
+class Verbs(click.Group):
+    """Every way out of a verb: one line where something is wrong, and the documented exit code."""
+
+    def main(self, *args, **extra) -> NoReturn:
+        try:
+            super().main(*args, **extra | {"standalone_mode": False})
+        except click.exceptions.Exit as done:
+            sys.exit(done.exit_code)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.ctx.get_help(), err=True)
+            sys.exit(errors.USAGE)
+        except click.UsageError as error:
+            command = error.ctx.command_path if error.ctx else "misod"
+            tell(f"{error.format_message().rstrip('.')}; see `{command} --help`")
+            sys.exit(error.exit_code)
+        except Failure as failure:
+            tell(str(failure))
+            sys.exit(failure.exit_code)
+        except errors.UnsafePath as error:
+            tell(str(error))
+            sys.exit(errors.NO_PERMISSION)
+        sys.exit(errors.OK)
+
+
+class Verb(click.Command):
+    """One that reads and writes files: what it cannot, standard output too, is one line."""
+
+    def invoke(self, ctx: click.Context) -> None:
+        try:
+            super().invoke(ctx)
+            sys.stdout.flush()
+        except OSError as error:
+            sys.stdout = open(os.devnull, "w")  # or Python would try once more at its end
+            raise Failure(errors.IO_ERROR, f"{error.filename or 'standard output'}: {error.strerror}") from None
+
+
+def as_json(command):
+    return click.option("--json", "as_json", is_flag=True, help="As JSON, on standard output.")(command)
+
+
+@click.command("pull", cls=Verb)
+@click.argument("model", default="miso")
+@click.option("--precision", type=click.Choice(PRECISIONS), help="Bits of the weights; by default what memory allows.")
+@click.option("--embeddings", type=click.Choice(EMBEDDINGS), help="Of the embeddings; bf16 with bf16, else q8.")
+@click.option("--from", "origin", metavar="DIR|REPO", help="A directory with the files, or another known repository.")
+@click.option("--keep", is_flag=True, help="Keep what was downloaded.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
+@as_json
+def pull(model, precision, embeddings, origin, keep, quiet, as_json) -> None:
+    """Download, convert and check a model: see `misoctl pull --help`."""
+    from misod.weights.sources import PULLABLE, WITHOUT_ENGINE
+
+    if model not in PULLABLE:
+        from misod.weights.models import near
+
+        raise Failure(errors.USAGE, f"there is no model {model!r} to pull{near(model, PULLABLE)}")
+    if model in WITHOUT_ENGINE:
+        why = f"this version has no engine yet for {model} ({WITHOUT_ENGINE[model]})"
+        raise Failure(errors.UNAVAILABLE, f"{why}: nothing was downloaded; `misoctl pull miso` works")
+    import psutil
+
+    from misod.weights.progress import size
+    from misod.weights.pull import Request
+    from misod.weights.pull import pull as do
+
+    os.umask(0o077)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    talk = (lambda _line: None) if quiet else tell
+    request = Request(model, precision, embeddings, origin, keep)
+    try:
+        done = do(request, find_paths(), psutil.virtual_memory().total, talk, None if quiet else sys.stderr)
+    except KeyboardInterrupt:
+        talk("stopped; what is downloaded stays, and the same command goes on from there")
+        sys.exit(errors.INTERRUPTED)
+    talk(f"{model} is ready: {done['precision']}, {size(done['bytes'])} in {done['directory']}")
+    talk(f'next: `misoctl load {model}`, or `misoctl say "Hello"`')
+    if as_json:
+        click.echo(json.dumps(done))
+
+
+@click.command("list", cls=Verb)
+@as_json
+def list_(as_json) -> None:
+    """The models that are here."""
+    from misod.weights import models
+    from misod.weights.progress import size
+
+    _end_with_the_reader()
+    paths, rows = find_paths(), []
+    default = _default(paths)
+    rows = [models.summary(entry, default) for entry in models.entries(paths.models)]
+    if as_json:
+        click.echo(json.dumps(rows))
+        return
+    width = max(len(row["name"]) for row in rows)
+    for row in rows:
+        mark = "*" if row["default"] else " "
+        if row["problem"]:
+            click.echo(f"{mark} {row['name']:<{width}}  damaged: {row['problem']}")
+            continue
+        source = row["source"] or ("comes with miso" if row["bundled"] else "not known")
+        click.echo(f"{mark} {row['name']:<{width}}  {row['precision']:<5}  {size(row['bytes']):>8}  {source}")
+
+
+@click.command(cls=Verb)
+@click.argument("model")
+@as_json
+def show(model, as_json) -> None:
+    """What a model is made of."""
+    from misod.weights import models
+
+    _end_with_the_reader()
+    paths = find_paths()
+    detail = models.detail(models.find(paths.models, model), _default(paths))
+    if as_json:
+        click.echo(json.dumps(detail))
+        return
+    for name, value in _lines(detail):
+        click.echo(f"{name:<11} {value}")
+
+
+@click.command(cls=Verb)
+@click.argument("model")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
+def rm(model, quiet) -> None:
+    """Remove a model."""
+    from misod.weights import models
+    from misod.weights.progress import size
+
+    freed = models.remove(find_paths().models, model)
+    if not quiet:
+        tell(f"removed {model}: {size(freed)} are free again")
+
+
+@click.command(cls=Verb)
+@click.argument("model")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
+def verify(model, quiet) -> None:
+    """Hash every file of a model."""
+    from misod.weights import models
+    from misod.weights.progress import Progress
+
+    entry = models.find(find_paths().models, model)
+    with Progress("checking", entry.manifest.bytes, None if quiet or not sys.stderr.isatty() else sys.stderr) as bar:
+        made = models.verify(entry, bar.add)
+    if not quiet:
+        tell(f"{model}: all {len(made.files)} files are as they were made, digest {made.digest[:12]}")
+
+
+VERBS = (pull, list_, show, rm, verify)
+
+
+def _default(paths) -> str:
+    from misod.config import ConfigError, load_settings
+    from misod.weights import models
+
+    try:
+        wanted = load_settings(paths.config, {}).model
+    except ConfigError as error:
+        raise Failure(errors.BAD_CONFIG, str(error)) from None
+    return models.default_name(wanted, paths.models)
+
+
+def _lines(detail: dict) -> list[tuple[str, str]]:
+    """`show` for a person."""
+    from misod.weights.progress import size
+
+    files = [name for name in detail["files"] if name.startswith("model") and name.endswith(".safetensors")]
+    lines = [
+        ("model", detail["name"] + (" (the default)" if detail["default"] else "")),
+        ("precision", detail["precision"]),
+        ("size", f"{size(detail['bytes'])}, {detail['bytes']:,} bytes"),
+        ("weights", f"{len(detail['tensors'])} tensors in {', '.join(files)}"),
+    ]
+    for group in detail["quantized"]:
+        how = f"in {group['bits']} bits, groups of {group['group_size']}" if group["bits"] else "as they are"
+        parts = ", ".join(f"{count} of {part}" for part, count in group["parts"].items())
+        lines.append(("", f"{how}: {parts}"))
+    lines += [("source" if name == "repo" else name, value) for name, value in detail["source"].items() if value]
+    lines += [("digest", detail["digest"]), ("made by", detail["made_by"]), ("directory", detail["directory"])]
+    return lines
+
+
+def _end_with_the_reader() -> None:
+    """`misod list | head -1` ends as any program does."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -1,0 +1,1 @@
+from pulling import files, home, hub  # noqa: F401
