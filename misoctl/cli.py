@@ -14,6 +14,7 @@ import misoctl
 from misoctl import models
 from misoctl.doctor import doctor
 from misoctl.failure import Failure, Stopped
+from misoctl.normalize import normalize
 from protocol import errors
 from protocol import messages as m
 
@@ -74,7 +75,7 @@ def cli() -> None:
     """
 
 
-for verb in (doctor, *models.VERBS):
+for verb in (doctor, normalize, *models.VERBS):
     cli.add_command(verb)
 
 

@@ -16,6 +16,7 @@ from misod import commands
 from misod.config import ConfigError, Settings, load_settings, variable
 from misod.doctor import doctor
 from misod.log import start_log
+from misod.normalize import normalize
 from misod.runtime import AlreadyRunning, TooFewFiles, secure
 from protocol import errors
 from protocol.paths import find_paths
@@ -40,7 +41,7 @@ def main() -> None:
     """The miso daemon: keeps a speech model warm and speaks for misoctl."""
 
 
-for verb in (doctor, *commands.VERBS):
+for verb in (doctor, normalize, *commands.VERBS):
     main.add_command(verb)
 
 

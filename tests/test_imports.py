@@ -34,6 +34,19 @@ ARROWS = {
         "import misod.cli\ntry: misod.cli.main(['doctor', '--json'])\nexcept SystemExit: pass",
         HEAVY - {"psutil", "numpy"} | {"misoctl", "misod.miso", "zmq"},
     ),
+    "misod normalize needs the grammars only": (
+        "import io, sys, misod.cli\nsys.stdin = io.TextIOWrapper(io.BytesIO(b'It is 5.'))\n"
+        "try: misod.cli.main(['normalize'])\nexcept SystemExit: pass",
+        HEAVY - {"psutil"} | {"misoctl", "misod.miso", "zmq"},
+    ),
+    "the text child needs the grammars only": (
+        "import sys, misod.text.child as c; c.answer('5')",
+        HEAVY | {"misoctl", "misod.miso", "zmq", "msgpack"},
+    ),
+    "misoctl normalize --help loads nothing heavy, nor the daemon": (
+        "import misoctl.cli as c\ntry: c.cli(['normalize', '--help'])\nexcept SystemExit: pass",
+        HEAVY | {"misod", "zmq", "msgpack", "platformdirs", "subprocess"},
+    ),
     "misoctl doctor --help loads nothing heavy, nor the daemon": (
         "import misoctl.cli as c\ntry: c.cli(['doctor', '--help'])\nexcept SystemExit: pass",
         HEAVY | {"misod", "zmq", "msgpack", "platformdirs", "subprocess"},

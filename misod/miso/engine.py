@@ -6,7 +6,6 @@ while the codec's state runs on, so that there is no click between them.
 
 import gc
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,7 +30,7 @@ POOL_BYTES = 512 << 20  # freed buffers that MLX may keep for the next frame
 
 @dataclass
 class MisoRow(Row):
-    pieces: Iterator[str] = field(default_factory=lambda: iter(()))
+    reader: text.Reader | None = None
     key: mx.array | None = None  # split once a frame
     cache: KVCache | None = None
     shadow: KVCache | None = None  # with guidance: of the same codes, and no text
@@ -90,7 +89,7 @@ class MisoEngine:
         row = MisoRow(
             say=say,
             style=chosen(self.speech.presets, say.preset, say.sampling),
-            pieces=text.pieces(say.text, self.speech.limits),
+            reader=text.Reader(say.text, self.speech.limits),
             key=mx.random.key(say.seed),
             codec=self.mimi.new_state(),
             max_frames=say.max_seconds and max(1, math.floor(say.max_seconds * self.frame_rate_hz)),
@@ -111,7 +110,9 @@ class MisoEngine:
         ]
 
     def release(self, row: MisoRow) -> None:
-        row.cache = row.shadow = row.frame = row.codec = row.key = row.prompt_h = None
+        if row.reader:
+            row.reader.close()
+        row.reader = row.cache = row.shadow = row.frame = row.codec = row.key = row.prompt_h = None
 
     def memory(self) -> Memory:
         return Memory(mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory())
@@ -194,9 +195,10 @@ class MisoEngine:
 
     def _next_piece(self, row: MisoRow) -> bool:
         """Prefill the next piece of the row's text; False if there is none. Raises RowFault."""
-        piece = next(row.pieces, None)
-        if piece is None:
+        read = row.reader.next()
+        if read is None:
             return False
+        piece = read.text
         if row.codes:
             row.context.append(Segment(row.say.speaker, row.spoken[-1], np.stack(row.codes, axis=1)))
         words, pace = len(piece.split()), self.speech.pace
