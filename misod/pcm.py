@@ -17,22 +17,26 @@ class Samples:
     nonfinite: int = 0
     leveller: Leveller | None = None  # None: as loud as it comes
 
-    def to_s16(self, pcm: np.ndarray, rate_hz: int, last: bool = False) -> bytes:
-        """pcm (n,) float, full scale +-1 -> signed 16-bit little-endian, levelled, its two edges faded."""
+    def finish(self, pcm: np.ndarray, rate_hz: int, last: bool) -> bytes:
+        """pcm (n,) float of one step -> to_s16 of it, levelled, the utterance's two edges faded."""
         first = self.total == 0
-        finite = np.isfinite(pcm)
-        self.total += pcm.size
-        self.nonfinite += pcm.size - int(finite.sum())
-        pcm = np.where(finite, pcm, 0.0).astype(np.float32)  # half precision has no 32,767: it would wrap
+        pcm = self._finite(pcm)
         if self.leveller:
             pcm = self.leveller.process(pcm)
         if first:
             pcm = fade_in(pcm, rate_hz)
         if last:
             pcm = fade_out(pcm, rate_hz)
-        return self._packed(pcm)
+        return self.to_s16(pcm)
 
-    def _packed(self, pcm: np.ndarray) -> bytes:
-        """Clips first: a bare cast wraps around."""
+    def to_s16(self, pcm: np.ndarray) -> bytes:
+        """pcm (n,) float, full scale +-1 -> signed 16-bit little-endian. Clips first: a bare cast wraps around."""
+        pcm = self._finite(pcm)
+        self.total += pcm.size
         self.clipped += int((np.abs(pcm) > 1).sum())
         return np.round(np.clip(pcm, -1, 1) * 32767).astype("<i2").tobytes()
+
+    def _finite(self, pcm: np.ndarray) -> np.ndarray:
+        finite = np.isfinite(pcm)
+        self.nonfinite += pcm.size - int(finite.sum())
+        return np.where(finite, pcm, 0.0).astype(np.float32)  # half precision has no 32,767: it would wrap

@@ -249,7 +249,7 @@ class Worker(threading.Thread):
                 self._deliver(job, result, took_s)
 
     def _deliver(self, job: Job, chunk: Chunk, took_s: float) -> None:
-        pcm = job.samples.to_s16(chunk.pcm, self._engine.sample_rate, last=chunk.end is not None)
+        pcm = job.samples.finish(chunk.pcm, self._engine.sample_rate, last=chunk.end is not None)
         size = 2 * self._engine.frame_samples
         frames = [pcm[i : i + size] for i in range(0, len(pcm), size)]
         self._scheduler.sent(job, len(frames), took_s)

@@ -202,7 +202,7 @@ class MisoEngine:
         row.tries += 1
         wasted = len(row.codes) - good
         row.piece_floor, row.piece_end = row.piece_floor + wasted, row.piece_end + wasted
-        row.codes, row.watch = row.codes[:good], Watch(self.frame_rate_hz)
+        row.codes, row.watch = row.codes[:good], Watch(self.frame_rate_hz, good)
         caches = [cache for cache in (row.cache, row.shadow) if cache]
         for cache, start in zip(caches, row.starts, strict=True):
             cache.rewind(start + max(0, good - 1))

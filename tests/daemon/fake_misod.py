@@ -26,7 +26,7 @@ import numpy as np
 from misod import cli as entry
 from misod import session
 from misod.engine import Chunk, Fault, Info, Memory, ModelError, Row, RowFault, Say
-from misod.style import PRESETS, chosen
+from misod.style import PRESETS, Style, chosen
 from protocol import messages
 
 FRAME_SAMPLES = 1920
@@ -65,7 +65,8 @@ class FakeEngine:
         if say.max_seconds:
             length = min(length, int(say.max_seconds * 12.5))
         self.rows += 1
-        return FakeRow(say=say, style=chosen(PRESETS, say.preset, say.sampling), spoken=[say.text], length=length)
+        style = Style(9.0, 1) if "too hot" in say.text else chosen(PRESETS, say.preset, say.sampling)
+        return FakeRow(say=say, style=style, spoken=[say.text], length=length)
 
     def step(self, rows: list[FakeRow]) -> list[Chunk | Fault]:
         time.sleep(self.step_s)  # the work of a step
@@ -81,7 +82,7 @@ class FakeEngine:
         if fault and row.made == int(fault[1]):
             return Fault("" if "silent" in text else f"asked to fail at frame {row.made}")
         trace(f"frame {text}")
-        pcm = np.zeros(40_000, np.float32) if "huge frame" in text else pcm_of(text, row.say.seed, row.made)
+        pcm = pcm_of(text, row.say.seed, row.made)
         row.made += 1
         return Chunk(pcm, "eos" if row.made >= row.length else None)
 

@@ -314,9 +314,9 @@ def test_an_engine_that_calls_itself_too_much_ends_no_daemon(home, field):
 def test_an_answer_that_the_wire_does_not_take_ends_its_request_alone(home):
     home.fake()
     with Raw(home) as raw:
-        raw.say(1, "a huge frame")
+        raw.say(1, "too hot")
         failed = raw.until(m.Error)[-1]
-        assert (failed.id, failed.code) == (1, "engine") and "pcm.data" in failed.message
+        assert (failed.id, failed.code) == (1, "engine") and "done.temperature" in failed.message
         raw.say(2, "two words")
         assert raw.until(m.Done)[-1].id == 2
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from misod.engine import Chunk, Fault, ModelError, RowFault, Say, model_directory, open_engine
-from misod.miso.engine import MisoEngine, bundled_voice
+from misod.miso.engine import TAIL_FRAMES, MisoEngine, bundled_voice
 
 FRAME = 1920
 
@@ -89,7 +89,7 @@ def test_speech_that_does_not_end_is_cut_at_the_slowest_speakers_pace(nano):
     assert row.piece_end == pytest.approx((3 / 1.1 + 3) * 12.5, abs=1)
     row.piece_end = 4
     ends = [nano.step([row])[0].end for _ in range(4)]
-    assert ends == [None, None, None, "cap"] and row.frames == 4
+    assert ends == [None, None, None, "cap"] and row.frames == 4 + TAIL_FRAMES
 
 
 def test_a_prompt_and_its_frames_stay_within_the_context(nano, monkeypatch):
@@ -240,7 +240,7 @@ def test_it_does_not_end_before_the_fastest_speaker_would(nano):
             end = nano.step([row])[0].end
     finally:
         del nano.model.frame
-    assert end == "eos" and row.frames == floor
+    assert end == "eos" and row.frames == floor + TAIL_FRAMES
 
 
 def test_a_guided_row_and_one_that_is_not_are_drawn_in_one_pass(nano, monkeypatch):

@@ -325,7 +325,8 @@ def welcome(hello: m.Hello, minor: int = 0) -> list[m.Message]:
 
 def receipt(request: int, end: str = "eos", samples: int = 1920) -> m.Done:
     limits = m.Done.limits().items()
-    made = {name: None if limit.optional else "x" if limit.kind == "str" else limit.low for name, limit in limits}
+    least = {"str": "x", "bin": b""}
+    made = {name: None if limit.optional else least.get(limit.kind, limit.low) for name, limit in limits}
     return m.Done(**made | {"id": request, "end": end, "samples": samples, "frames": samples // 1920, "seconds": 0.08})
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from misod.loudness import TARGET_LUFS, Leveller
 from misod.pcm import Samples
 
 
@@ -45,3 +46,28 @@ def test_the_engine_s_samples_are_left_as_they_were():
 def test_no_warning_is_raised_by_any_sample():
     with np.errstate(all="raise"):
         s16([np.nan, np.inf, 1e38, -1e38, 1e-45])
+
+
+def test_an_utterance_is_faded_at_its_two_edges_and_nowhere_else():
+    samples, loud = Samples(), np.full(480, 0.5, np.float32)
+    first, middle, last = (
+        np.frombuffer(samples.finish(loud, 24000, last=part == 2), "<i2").astype(int) for part in range(3)
+    )
+    assert first[0] == 0 and (np.diff(first) >= 0).all() and (first[200:] == 16384).all()
+    assert (middle == 16384).all()
+    assert last[-1] == 0 and (np.diff(last) <= 0).all() and (last[:280] == 16384).all()
+
+
+def test_what_is_not_finite_does_not_reach_the_leveller():
+    samples = Samples(leveller=Leveller(24000))
+    broken = np.full(4800, np.nan, np.float32)
+    assert samples.finish(broken, 24000, last=False) == bytes(9600) and samples.nonfinite == 4800
+
+
+def test_speech_is_brought_to_the_target_and_kept_under_full_scale():
+    rng = np.random.default_rng(1)
+    quiet = (0.01 * rng.standard_normal(24000 * 6)).astype(np.float32)
+    samples = Samples(leveller=Leveller(24000, start_gain_db=10.0))
+    for frame in quiet.reshape(-1, 1920):
+        samples.finish(frame, 24000, last=False)
+    assert abs(samples.leveller.output_lufs - TARGET_LUFS) < 3 and samples.clipped == 0
