@@ -69,7 +69,7 @@ def both(nano: MisoEngine) -> tuple[MisoRow, Chunk | Fault, list[np.ndarray], li
     live, last, pcm = [beside, victim], {}, {id(beside): [], id(victim): []}
     while live:
         for row, result in zip(list(live), nano.step(live), strict=True):
-            if isinstance(result, Chunk):
+            if isinstance(result, Chunk) and result.pcm.size:
                 pcm[id(row)].append(result.pcm)
             if isinstance(result, Fault) or result.end:
                 last[id(row)] = result
