@@ -94,7 +94,7 @@ WORDS = (
 )
 
 # Of this no rule would change anything: words, commas, an end.
-_PLAIN = re.compile(r"(?:[A-Z]?[a-z']++(?:,? |-)?|[IA] )*+(?:(?<![ \-])[.!?])?")
+_PLAIN = re.compile(r"(?:[A-Z]?[a-z']{1,39}+(?![a-z'])(?:,? |-)?|[IA] )*+(?:(?<![ \-])[.!?])?")
 RULES: tuple[Rule, ...] = addresses.RULES + numbers.RULES + WORDS
 
 
