@@ -99,6 +99,11 @@ for verb in (doctor, normalize, *models.VERBS):
 @click.option(
     "--speaker", type=click.IntRange(0, 99), default=0, show_default=True, help="Which of the model's voices."
 )
+@click.option("--no-normalize", "normalize", flag_value=False, default=None, help="Read the text as it is written.")
+@click.option("--emoji", type=click.Choice(["drop", "name"]), help="Say the names of emoji; they are dropped otherwise.")
+@click.option(
+    "--no-normalize-loudness", "level", flag_value=False, default=None, help="As loud as the model makes it."
+)
 @click.option("--model", metavar="NAME", help="Speak with this model; `misoctl list` shows which are here.")
 @click.option("--keep-alive", "keep_alive_s", type=SECONDS, callback=_finite, help=KEEP_HELP)
 @click.option("--no-start", is_flag=True, help="Do not start misod; exit 69 where none runs.")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import struct
 from dataclasses import asdict, dataclass, field
 
 from misoctl.failure import Failure
@@ -19,6 +20,7 @@ SHAPES_SOUND = (
     "min_p",
     "guidance",
 )
+ASKED = ("max_seconds", "normalize", "emoji", "level")  # not in `done`
 MAX_RECEIPT_BYTES = 8 << 20
 
 
@@ -42,8 +44,10 @@ class Hashed:
 
 def to_json(done: m.Done, text: str, options: dict, sha256: str) -> str:
     """`options`: as asked for, on the wire's names."""
-    asked = {"text": text, "max_seconds": options.get("max_seconds")}
-    return json.dumps(asked | asdict(done) | {"sha256": sha256}, ensure_ascii=False)
+    asked = {"text": text} | {name: options.get(name) for name in ASKED}
+    numbers = struct.unpack(f"<{len(done.spans) // 4}I", done.spans[: len(done.spans) // 16 * 16])
+    spans = [numbers[i : i + 4] for i in range(0, len(numbers), 4)]
+    return json.dumps(asked | asdict(done) | {"spans": spans, "sha256": sha256}, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ def read(path: str) -> Replay:
     except (ValueError, RecursionError):
         receipt = None
     try:
-        options = {name: receipt[name] for name in (*SHAPES_SOUND, "max_seconds") if receipt[name] is not None}
+        options = {name: receipt[name] for name in (*SHAPES_SOUND, *ASKED) if receipt[name] is not None}
         replay = Replay(receipt["text"], receipt["model"], receipt["digest"], receipt["sha256"], options)
         m.Say(id=0, text=replay.text, model=replay.model, **replay.options)
     except (TypeError, KeyError):

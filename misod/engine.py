@@ -24,6 +24,9 @@ class Say:
     preset: str | None = None  # None: natural
     sampling: dict[str, float] = field(default_factory=dict)  # fields of misod.style.Style in place of the preset's
     max_seconds: float | None = None
+    normalize: bool = True  # False: the text is read as it is written
+    emoji: str = "drop"  # or "name"
+    level: bool = True  # False: as loud as the model makes it
 
 
 @dataclass
@@ -33,6 +36,10 @@ class Row:
     say: Say
     style: Style
     spoken: list[str] = field(default_factory=list)  # the pieces of text read so far, as the model read them
+    spans: list[tuple[int, int, int, int]] = field(default_factory=list)  # of " ".join(spoken), and of say.text
+    unread: int = 0  # letters and digits of the text that the model has none for
+    pause_s: float = 0.0  # to wait after the piece that is spoken now
+    usual_lufs: float | None = None  # how loud this voice is
     dropped: int = 0  # pieces that no longer fitted into the context of those after them
     mended: list[str] = field(default_factory=list)  # what went wrong and was drawn anew: "silence at frame 31"
 
@@ -97,6 +104,7 @@ class Engine(Protocol):
 
     info: Info
     sample_rate: int
+    frame_samples: int
     max_rows: int
 
     def prefill(self, say: Say) -> Row:

@@ -6,6 +6,7 @@ Not here: what is done about it. Nor gibberish, which sounds like speech in ever
 
 import math
 from collections import deque
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 SILENCE, REPEAT, HISS, CLIPPING = KINDS = ("silence", "repeat", "hiss", "clipping")
 
 QUIET_DBFS, QUIET_UNDER_DB = -55.0, 30.0  # a frame is quiet under either: of full scale, of the loudest so far (RMS)
+QUIET_STAYS_DB = 6.0  # and stays so until it is this much above: noise at the border is one silence
 SILENCE_START_S = 1.0  # before the first frame that is not quiet
 SILENCE_S = 2.0  # after it: no pause inside a piece of text is as long
 
@@ -22,89 +24,104 @@ REPEAT_FIRST_S = 1.2  # of which codebook 0 is, while the others may vary
 
 HISS_HZ = (200.0, 6000.0)
 HISS_WINDOW_S = 0.0213  # of the spectra, half overlapping, whose mean is looked at: 512 samples at 24 kHz
-HISS_FLATNESS = 0.03  # geometric over arithmetic mean of that power spectrum: white noise 0.9, vowels under 0.01
-HISS_SPREAD_DB = 12.0  # noise keeps its level, whispered syllables do not
+HISS_FLATNESS = 0.04  # geometric over arithmetic mean of that power spectrum: white noise 0.9, vowels under 0.01
+HISS_SPREAD_DB = 8.0  # between the frames of a run: noise keeps its level, whispered syllables do not
 HISS_S = 1.0
 
 FULL_SCALE = 0.999
-CLIPPING_SHARE = 0.02  # of the samples
+CLIPPING_SHARE = 0.01  # of the samples
 CLIPPING_S = 0.5
 
 NOTHING_DB = -120.0
 
 
-class Watch:
-    """Sees each frame of one piece of text as it is made; a piece drawn anew gets a new Watch.
+@dataclass(eq=False)
+class Cycle:
+    """Frames whose first `codebooks` codes (None: all) are those of `period` frames ago."""
 
-    `ignore` names kinds not to tell of. copy.deepcopy is a snapshot to return to.
+    period: int
+    codebooks: int | None
+    least: int  # of them that are too many
+    count: int = 0
+    began: int = 0
+
+    def see(self, codes: np.ndarray, past: deque[np.ndarray], quiet: bool, frame: int) -> None:
+        before = past[-self.period] if len(past) >= self.period else codes[:0]
+        if not np.array_equal(codes[: self.codebooks], before[: self.codebooks]):
+            self.count = 0
+        elif not quiet:  # silence repeats, and may; nor does it end a loop
+            self.began = self.began if self.count else frame
+            self.count += 1
+
+
+class Watch:
+    """Sees each frame of one piece of text as it is made. What is drawn anew gets a new Watch.
+
+    `frames` were there before the first that it sees: `began` counts them too. `ignore` names kinds not to tell of.
+    copy.deepcopy is a snapshot to return to.
     """
 
-    def __init__(self, frame_rate_hz: float, ignore: frozenset[str] = frozenset()):
-        self.frames = 0
-        self.began: int | None = None  # the frame at which what was told of began, from 0
-        self._rate_hz = frame_rate_hz
-        self._kinds = [(kind, getattr(self, f"_{kind}")) for kind in KINDS if kind not in ignore]
+    def __init__(self, frame_rate_hz: float, frames: int = 0, ignore: frozenset[str] = frozenset()):
+        self.frames = frames
+        self.began: int | None = None  # the frame, from 0, at which what was told of last began
+        self._rate_hz, self._ignore = frame_rate_hz, ignore
         self._loudest_db = NOTHING_DB
-        self._quiet = 0  # frames, all runs up to now
         self._spoke = False
+        self._quiet = 0  # frames, of the silence that lasts
         self._past: deque[np.ndarray] = deque(maxlen=MAX_PERIOD)
-        self._whole, self._first = [0] * MAX_PERIOD, [0] * MAX_PERIOD  # by period - 1
-        self._flat: list[float] = []  # levels of the run of flat frames
-        self._shares: deque[float] = deque(maxlen=self._run(CLIPPING_S))
+        self._cycles = [
+            Cycle(period, codebooks, max(self._frames(least_s), 2 * period))
+            for codebooks, least_s in ((None, REPEAT_S), (1, REPEAT_FIRST_S))
+            for period in range(1, MAX_PERIOD + 1)
+        ]
+        self._flat: list[float] = []  # levels in dB of the flat frames that follow each other now
+        self._shares: deque[float] = deque(maxlen=self._frames(CLIPPING_S))  # of samples at full scale
 
     def see(self, codes: np.ndarray, pcm: np.ndarray) -> str | None:
         """codes int (K,) and their sound, pcm float32 (n,), n >= 1 -> which of KINDS it now is, the first, or None."""
-        self.frames += 1
         level_db = level(pcm)
-        self._loudest_db = max(self._loudest_db, level_db)
-        quiet = level_db <= max(QUIET_DBFS, self._loudest_db - QUIET_UNDER_DB)
-        self._spoke |= not quiet
+        quiet = self._is_quiet(level_db)
         self._quiet = self._quiet + 1 if quiet else 0
-        self._compare(codes, quiet)
-        self._flat = [*self._flat, level_db] if not quiet and flatness(pcm, self._rate_hz) > HISS_FLATNESS else []
+        for cycle in self._cycles:
+            cycle.see(codes, self._past, quiet, self.frames)
+        self._past.append(np.array(codes))
+        flat = not quiet and flatness(pcm, self._rate_hz) > HISS_FLATNESS
+        self._flat = [*self._flat, level_db] if flat else []
         self._shares.append(float((np.abs(pcm) >= FULL_SCALE).mean()))
-        for kind, run in self._kinds:
-            if frames := run():
-                self.began = self.frames - frames
+        self.frames += 1
+        began = {SILENCE: self._silence, REPEAT: self._repeat, HISS: self._hiss, CLIPPING: self._clipping}
+        for kind in KINDS:
+            if kind not in self._ignore and (frame := began[kind]()) is not None:
+                self.began = frame
                 return kind
         return None
 
-    def _compare(self, codes: np.ndarray, quiet: bool) -> None:
-        for p in range(1, MAX_PERIOD + 1):
-            before = self._past[-p] if len(self._past) >= p and not quiet else None  # silence repeats, and may
-            first = before is not None and codes[0] == before[0]
-            self._first[p - 1] = self._first[p - 1] + 1 if first else 0
-            self._whole[p - 1] = self._whole[p - 1] + 1 if first and (codes == before).all() else 0
-        self._past.append(np.array(codes))
+    def _is_quiet(self, level_db: float) -> bool:
+        self._loudest_db = max(self._loudest_db, level_db)
+        border = max(QUIET_DBFS, self._loudest_db - QUIET_UNDER_DB) + (QUIET_STAYS_DB if self._quiet else 0)
+        self._spoke |= level_db > border
+        return level_db <= border
 
-    # Each: how many frames the run has that is too long, or 0.
+    # Each: the frame at which it began, if there is too much of it.
 
-    def _silence(self) -> int:
-        return self._quiet if self._quiet >= self._run(SILENCE_S if self._spoke else SILENCE_START_S) else 0
+    def _silence(self) -> int | None:
+        too_long = self._quiet >= self._frames(SILENCE_S if self._spoke else SILENCE_START_S)
+        return self.frames - self._quiet if too_long else None
 
-    def _repeat(self) -> int:
-        runs = [(self._whole, REPEAT_S), (self._first, REPEAT_FIRST_S)]
-        return max(
-            (
-                run[p]
-                for run, least_s in runs
-                for p in range(MAX_PERIOD)
-                if run[p] >= max(self._run(least_s), 2 * p + 2)
-            ),
-            default=0,
-        )
+    def _repeat(self) -> int | None:
+        return min((cycle.began for cycle in self._cycles if cycle.count >= cycle.least), default=None)
 
-    def _hiss(self) -> int:
-        least = self._run(HISS_S)
-        if len(self._flat) < least or np.ptp(self._flat[-least:]) > HISS_SPREAD_DB:
-            return 0
-        return len(self._flat)
+    def _hiss(self) -> int | None:
+        run = self._flat[-self._frames(HISS_S) :]
+        too_long = len(run) == self._frames(HISS_S) and max(run) - min(run) <= HISS_SPREAD_DB
+        return self.frames - len(self._flat) if too_long else None
 
-    def _clipping(self) -> int:
-        full = len(self._shares) == self._shares.maxlen
-        return len(self._shares) if full and np.mean(self._shares) >= CLIPPING_SHARE else 0
+    def _clipping(self) -> int | None:
+        if len(self._shares) < self._shares.maxlen or np.mean(self._shares) < CLIPPING_SHARE:
+            return None
+        return self.frames - len(self._shares) + int(np.flatnonzero(self._shares)[0])
 
-    def _run(self, seconds: float) -> int:
+    def _frames(self, seconds: float) -> int:
         return math.ceil(seconds * self._rate_hz)
 
 

@@ -1,5 +1,6 @@
 """What a client is told when its request ends: `done`, the receipt, or `error`. Both always fit the wire."""
 
+import struct
 from dataclasses import asdict
 
 from misod.scheduler import Job
@@ -22,7 +23,7 @@ def error(request: int | None, code: str, message: str) -> m.Error:
 def receipt(session: Session, job: Job, end: str, ready: Ready) -> m.Done:
     """Frames and samples are those sent: after a cancel the last ones made stay here."""
     seconds, first_s = session.sent_samples / ready.sample_rate, session.first_pcm_s
-    made_s = job.samples.total / ready.sample_rate
+    made_s, leveller = job.samples.total / ready.sample_rate, job.samples.leveller
     return m.Done(
         id=session.id,
         end=end,
@@ -41,6 +42,16 @@ def receipt(session: Session, job: Job, end: str, ready: Ready) -> m.Done:
         ttfa_ms=None if first_s is None else (first_s - session.said_s) * 1000,
         rtf=job.busy_s / made_s if made_s else None,
         spoken=fit(" ".join(job.row.spoken) if job.row else "", m.MAX_SPOKEN_BYTES),
+        spans=_packed(job.row.spans if job.row else []),
+        unread=job.row.unread if job.row else 0,
+        lufs=leveller.output_lufs if leveller else None,
+        gain_db=leveller.gain_db if leveller else None,
         clipped=job.samples.clipped,
         nonfinite=job.samples.nonfinite,
     )
+
+
+def _packed(spans: list[tuple[int, int, int, int]]) -> bytes:
+    """As many as the wire takes."""
+    numbers = [number for span in spans[: m.MAX_SPANS_BYTES // 16] for number in span]
+    return struct.pack(f"<{len(numbers)}I", *numbers)

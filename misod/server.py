@@ -107,6 +107,8 @@ class Server:
             raise errors.ProtocolError("unspeakable", "there is nothing to say in this text", say.id)
         if say.preset is not None and say.preset not in style.NAMES:
             raise errors.ProtocolError("bad_value", f"say.preset is one of {', '.join(style.NAMES)}", say.id)
+        if say.emoji not in (None, "drop", "name"):
+            raise errors.ProtocolError("bad_value", "say.emoji is drop or name", say.id)
         seed = secrets.randbits(32) if say.seed is None else say.seed
         session = Session(peer, say.id, time.monotonic(), seed, say.speaker)
         self.sessions[session.key] = session
@@ -122,6 +124,9 @@ class Server:
             preset=say.preset,
             sampling={name: value for name in style.FIELDS if (value := getattr(say, name)) is not None},
             max_seconds=say.max_seconds,
+            normalize=say.normalize is not False,
+            emoji=say.emoji or "drop",
+            level=say.level is not False,
         )
         self.worker.inbox.put(worker.Submit(session.job, wanted, say.model or "", say.keep_alive_s))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from misod.engine import Chunk, Engine, Fault, Info, Memory, ModelError, Models, RowFault, Say
+from misod.loudness import TARGET_LUFS, Leveller
 from misod.scheduler import Job, Key, Scheduler
 
 log = logging.getLogger(__name__)
@@ -224,6 +225,9 @@ class Worker(threading.Thread):
         self.step_began_s = began_s = time.monotonic()
         try:
             job.row = self._engine.prefill(job.say)
+            if job.say.level:
+                usual_lufs = TARGET_LUFS if job.row.usual_lufs is None else job.row.usual_lufs
+                job.samples.leveller = Leveller(self._engine.sample_rate, start_gain_db=TARGET_LUFS - usual_lufs)
         except RowFault as fault:
             self._fail(job, fault.code, str(fault))
         except Exception as error:  # the one broad except: around one row
@@ -245,10 +249,12 @@ class Worker(threading.Thread):
                 self._deliver(job, result, took_s)
 
     def _deliver(self, job: Job, chunk: Chunk, took_s: float) -> None:
-        sounds = chunk.pcm.size > 0
-        self._scheduler.sent(job, int(sounds), took_s)
-        if sounds:
-            self._post(Frame(job.key, job.samples.to_s16(chunk.pcm)))
+        pcm = job.samples.to_s16(chunk.pcm, self._engine.sample_rate, last=chunk.end is not None)
+        size = 2 * self._engine.frame_samples
+        frames = [pcm[i : i + size] for i in range(0, len(pcm), size)]
+        self._scheduler.sent(job, len(frames), took_s)
+        for frame in frames:
+            self._post(Frame(job.key, frame))
         if chunk.end:
             self._leave(job.key)
             self._post(Finished(job.key, job, chunk.end))

@@ -11,6 +11,7 @@ VERSION = (1, 0)
 MAX_MESSAGE_BYTES = 2 << 20  # learn will carry 30 s of s16 PCM = 1.44 MB
 MAX_TEXT_BYTES = 60_000  # about 10,000 words, over an hour of speech
 MAX_SPOKEN_BYTES = 1 << 20  # numbers grow several times when written out
+MAX_SPANS_BYTES = 900_000
 MAX_FRAME_BYTES = 64 << 10
 # 3.2 s of speech the daemon may send ahead of the last ack. Linux takes 44 such messages into a Unix socket's buffer:
 # one more, and no heartbeat gets past them, so that a stopped client would not be noticed.
@@ -55,8 +56,8 @@ def _bin(low: int, high: int):
     return _field(Limit("bin", low, high))
 
 
-def _bool():
-    return _field(Limit("bool"))
+def _bool(optional: bool = False):
+    return _field(Limit("bool", optional=optional))
 
 
 def _field(limit: Limit):
@@ -104,6 +105,9 @@ class Say(Message):
     min_p: float | None = _float(0, 1, optional=True)
     guidance: float | None = _float(0, 10, optional=True)
     max_seconds: float | None = _float(0.08, 7200, optional=True)
+    normalize: bool | None = _bool(optional=True)
+    emoji: str | None = _str(1, 16, optional=True)
+    level: bool | None = _bool(optional=True)
     model: str | None = _str(1, 64, optional=True)
     keep_alive_s: float | None = _float(0.1, 1e8, optional=True)
 
@@ -216,6 +220,10 @@ class Done(Message):
     ttfa_ms: float | None = _float(0, 1e9, optional=True)
     rtf: float | None = _float(0, 1e9, optional=True)
     spoken: str = _str(0, MAX_SPOKEN_BYTES)
+    spans: bytes = _bin(0, MAX_SPANS_BYTES)
+    unread: int = _int(0, UINT32)
+    lufs: float | None = _float(-200, 50, optional=True)
+    gain_db: float | None = _float(-100, 100, optional=True)
     clipped: int = _int(0, UINT32)
     nonfinite: int = _int(0, UINT32)
 

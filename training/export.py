@@ -2,10 +2,10 @@
 
   python -m training.export --out W --tokenizer tokenizer.json --to FOLDER [--dense]
 
-FOLDER: config.json, model.safetensors, tokenizer.json, codec/config.json, codec/model.safetensors, and manifest.json
-with their digests (training/seal.py: run that again once a MODEL_CARD.md is written). The codec is fp16
-under the published moshi names. The language model has torchtune's names; its 2-D weights are 8-bit in MLX's affine
-layout (mx.quantize, group_size 64): for X.weight [rows, n]
+FOLDER: config.json (with each speaker's loudness, training/loudness.py), model.safetensors, tokenizer.json,
+codec/config.json, codec/model.safetensors, and manifest.json with their digests (training/seal.py; run that again once
+a MODEL_CARD.md is written). The codec is fp16 under the published moshi names. The language model has torchtune's
+names; its 2-D weights are 8-bit in MLX's affine layout (mx.quantize, group_size 64): for X.weight [rows, n]
   X.weight   uint32 [rows, n / 4]: four codes q each, the first in the lowest byte
   X.scales   fp16 [rows, n / 64]
   X.biases   fp16 [rows, n / 64]
@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from training.codec import CONFIG as CODEC
 from training.codec import Mimi
 from training.lm import CONFIG, Model
+from training.loudness import add_loudness
 from training.seal import seal
 from training.text import MAX_CHARS, MAX_WORDS
 
@@ -117,6 +118,7 @@ def main():
     write(a.to / "codec", codec(sound), {"mimi_config": CODEC})
     shutil.copy(a.tokenizer, a.to / "tokenizer.json")
     seal(a.to, "fp16" if a.dense else "q8")
+    add_loudness(a.to)
     for path in sorted(a.to.rglob("*.*")):
         print(path.relative_to(a.to), path.stat().st_size)
 

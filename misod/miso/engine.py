@@ -24,6 +24,7 @@ from misod.miso.sampling import Sampler, Settings, draw_noise
 from misod.style import chosen
 from misod.weights.manifest import check
 
+TAIL_FRAMES = 1  # after the last: the codec still holds some of it
 MAX_TRIES = 3  # of one piece, drawn anew where it went wrong
 POOL_BYTES = 512 << 20  # freed buffers that MLX may keep for the next frame
 
@@ -61,6 +62,7 @@ class MisoEngine:
         self.frame_rate_hz = self.sample_rate / self.frame_samples
         self.codes = mimi.config.bins
         self._codec_stream = mx.new_stream(mx.default_device())
+        self._silence = self._codes_of_silence()
 
     @classmethod
     def open(cls, name: str, directory: Path, max_rows: int) -> "MisoEngine":
@@ -90,13 +92,15 @@ class MisoEngine:
         row = MisoRow(
             say=say,
             style=chosen(self.speech.presets, say.preset, say.sampling),
-            reader=text.Reader(say.text, self.speech.limits),
+            usual_lufs=self.speech.loudness_lufs.get(say.speaker),
+            reader=text.Reader(say.text, self.speech.limits, normalize=say.normalize, emoji=say.emoji),
             key=mx.random.key(say.seed),
             codec=self.mimi.new_state(),
             max_frames=say.max_seconds and max(1, math.floor(say.max_seconds * self.frame_rate_hz)),
         )
-        if not self._next_piece(row):
+        if (piece := self._take_piece(row)) is None:
             raise RowFault(f"{self.info.model} has no letters for any of this text")
+        self._begin(row, piece)
         return row
 
     def step(self, rows: list[MisoRow]) -> list[Chunk | Fault]:
@@ -169,14 +173,29 @@ class MisoEngine:
         if not ended and row.frames < row.piece_end:
             return Chunk(pcm)
         row.flaw = row.flaw if ended else "cap"
-        try:
-            if self._next_piece(row):
-                return Chunk(pcm)
-        except RowFault as fault:
-            return Fault(str(fault))
         if row.frames == 0:
             return Fault("the model ended before it made a sound")
-        return Chunk(pcm, row.flaw or "eos")
+        pause_frames = round(row.pause_s * self.frame_rate_hz)
+        piece = self._take_piece(row)
+        pcm = np.concatenate([pcm, self._hush(row, pause_frames if piece else TAIL_FRAMES)])
+        if piece is None:
+            return Chunk(pcm, row.flaw or "eos")
+        try:
+            self._begin(row, piece)
+        except RowFault as fault:
+            return Fault(str(fault), fault.code)
+        return Chunk(pcm)
+
+    def _hush(self, row: MisoRow, frames: int) -> np.ndarray:
+        """pcm of so much silence, through the codec: what it still holds of the last sound comes out first."""
+        if row.max_frames:
+            frames = min(frames, row.max_frames - row.frames)
+        if frames <= 0:
+            return np.zeros(0, np.float32)
+        codes = mx.array(np.repeat(self._silence[None, :, None], frames, axis=2))
+        pcm, row.codec = self.mimi.step(codes, row.codec)
+        row.frames += frames
+        return np.array(pcm)[0]
 
     def _draw_anew(self, row: MisoRow, wrong: str) -> None:
         """From the last good frame on, with new noise. What was heard was heard: the codec's state runs on."""
@@ -195,14 +214,22 @@ class MisoEngine:
         last = mx.array(np.repeat(row.codes[-1][None], len(caches), axis=0))
         self._draw([row], self.model.read(self.model.embed_frame(last), RowsCache(caches)))
 
-    def _next_piece(self, row: MisoRow) -> bool:
-        """Prefill the next piece of the row's text; False if there is none. Raises RowFault."""
+    def _take_piece(self, row: MisoRow) -> str | None:
+        """The next of the row's text, told to the receipt; None after the last."""
         read = row.reader.next()
-        if read is None:
-            return False
-        piece = read.text
+        row.unread += read.unread if read else 0
+        if not (read and read.text):
+            return None
+        shift = sum(len(piece) + 1 for piece in row.spoken)
+        row.spans += [(start + shift, end + shift, *source) for start, end, *source in read.spans]
+        row.spoken.append(read.text)
+        row.pause_s = read.pause_s
+        return read.text
+
+    def _begin(self, row: MisoRow, piece: str) -> None:
+        """Prefill the piece. Raises RowFault."""
         if row.codes:
-            row.context.append(Segment(row.say.speaker, row.spoken[-1], np.stack(row.codes, axis=1)))
+            row.context.append(Segment(row.say.speaker, row.spoken[-2], np.stack(row.codes, axis=1)))
         words, pace = len(piece.split()), self.speech.pace
         cap_frames = math.ceil(pace.cap_s(words) * self.frame_rate_hz)
         last_h, room = self._read_piece(row, piece, cap_frames)
@@ -211,8 +238,6 @@ class MisoEngine:
         row.piece_floor = row.frames + max(1, math.floor(pace.floor_s(words) * self.frame_rate_hz))
         row.piece_end = row.frames + min(room, cap_frames)
         self._draw([row], last_h)
-        row.spoken.append(piece)
-        return True
 
     def _read_piece(self, row: MisoRow, piece: str, frames: int) -> tuple[mx.array, int]:
         """The backbone over the piece, after as much of what was spoken before as fits -> last_h, frames left.
@@ -246,6 +271,11 @@ class MisoEngine:
         while kept and self.prompt.length(kept, row.say.speaker, piece) > room:
             kept = kept[1:]
         return kept
+
+    def _codes_of_silence(self) -> np.ndarray:
+        """(K,), once the codec has forgotten that there was ever anything else."""
+        codes = self.mimi.encode(mx.zeros((1, self.frame_samples * 12)))
+        return np.array(codes)[0, : self.model.args.audio_num_codebooks, -1].astype(np.int32)
 
     def _warm_up(self) -> None:
         """Throwaway frames, so that the first request finds kernels built and grammars read."""

@@ -52,6 +52,7 @@ class Speech:
     limits: text.Limits
     pace: Pace
     segments: int  # of context that it was taught to follow
+    loudness_lufs: dict[int, float]  # a speaker's usual
 
     @classmethod
     def from_dict(cls, config: dict) -> "Speech":
@@ -64,6 +65,7 @@ class Speech:
             limits=text.Limits(**config.get("text", {})),
             pace=Pace(**config.get("pace", {})),
             segments=config.get("context_segments", 64),
+            loudness_lufs={int(speaker): lufs for speaker, lufs in config.get("loudness_lufs", {}).items()},
         )
 
 

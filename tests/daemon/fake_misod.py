@@ -40,6 +40,7 @@ class FakeRow(Row):
 
 class FakeEngine:
     sample_rate = 24000
+    frame_samples = FRAME_SAMPLES
 
     def __init__(self, model: str, max_rows: int):
         self.max_rows = max_rows
