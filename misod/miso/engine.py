@@ -67,6 +67,7 @@ class MisoEngine:
     @classmethod
     def open(cls, name: str, directory: Path, max_rows: int) -> "MisoEngine":
         """Load the model in `directory`, strictly, and warm it up. Raises ModelError naming what is wrong."""
+        text.warm()  # while the weights are read
         try:
             manifest = check(directory)
             args, speech, quantization = read_config(directory / "config.json")
@@ -122,6 +123,7 @@ class MisoEngine:
         return Memory(mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory())
 
     def close(self) -> None:
+        text.cool()
         self.model = self.mimi = None
         gc.collect()
         mx.clear_cache()
@@ -277,7 +279,6 @@ class MisoEngine:
 
     def _warm_up(self) -> None:
         """Throwaway frames, so that the first request finds kernels built and grammars read."""
-        text.warm()
         row = self.prefill(Say(text="Warm-up, one 2 three.", seed=0))
         for _ in range(3):
             self.step([row])

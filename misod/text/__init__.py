@@ -6,7 +6,7 @@ docs/text.md has in one table what is read how.
 from misod.text.cut import WHOLE, Limits
 from misod.text.letters import fold_to_letters
 from misod.text.pieces import Manner, Piece, pieces
-from misod.text.reader import Reader, warm
+from misod.text.reader import Reader, cool, warm
 from misod.text.sentences import sentences
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Manner",
     "Piece",
     "Reader",
+    "cool",
     "fold_to_letters",
     "normalise",
     "pieces",

@@ -45,41 +45,57 @@ class Block:
 
 
 def blocks(text: str) -> Iterator[Block]:
-    held: list[Tracked] = []  # the lines of a paragraph or an item so far
-    held_pause_s, fence, in_table = PARAGRAPH_S, "", False
-    for whole_line in _lines(text):
-        line, bare = whole_line, whole_line.text.rstrip()
+    scanner, fence = _Scanner(), ""
+    for line in _lines(text):
+        bare = line.text.rstrip()
         mark = _FENCE.match(bare)
-        if fence:
-            if mark and bare.strip().startswith(fence) and not bare.strip(" `~"):
-                fence = ""
-            elif bare:
-                yield Block(line, 0.0, code=True)
-            continue
-        if quote := _QUOTE.match(bare):
-            line, bare = line[quote.end() :], bare[quote.end() :]
-        kind = _kind(bare, bool(held), in_table)
-        if held and kind != "more":
-            if kind == "row marks" and "|" in held[-1].text:
-                held[-1] = _row(held[-1])  # a table's head that does not begin with a mark
-            yield from _parts(held, HEADING_S if kind == "underline" else held_pause_s)
-            held, held_pause_s = [], PARAGRAPH_S
-        in_table = kind in ("row", "row marks")
-        if mark:
-            fence = mark[1]
-        elif kind == "heading":
+        if not fence:
+            yield from scanner.line(line)
+            fence = mark[1] if mark else ""
+        elif mark and bare.strip().startswith(fence) and not bare.strip(" `~"):
+            fence = ""
+        elif bare:
+            yield Block(line, 0.0, code=True)
+    yield from scanner.end(0.0)
+
+
+class _Scanner:
+    """Holds the lines of a paragraph or an item until another thing begins."""
+
+    def __init__(self):
+        self._held: list[Tracked] = []
+        self._pause_s, self._in_table = PARAGRAPH_S, False
+
+    def line(self, line: Tracked) -> Iterator[Block]:
+        if quote := _QUOTE.match(line.text):
+            line = line[quote.end() :]
+        bare = line.text.rstrip()
+        kind = _kind(bare, bool(self._held), self._in_table)
+        if kind == "more":
+            yield from self._more(line.sub(_FOOTNOTE, ""))
+            return
+        if self._held and kind == "row marks" and "|" in self._held[-1].text:
+            self._held[-1] = _row(self._held[-1])  # a table's head that does not begin with a mark
+        yield from self.end(HEADING_S if kind == "underline" else self._pause_s)
+        self._in_table = kind in ("row", "row marks")
+        if kind == "heading":
             yield from _parts([line[_HEADING.match(bare).end() :].sub(_CLOSING, "")], HEADING_S)
         elif kind == "row":
             yield Block(_row(line), ITEM_S)
         elif kind == "item":
-            held, held_pause_s = [_item(line)], ITEM_S
-        elif kind == "more":
-            held.append(line.sub(_FOOTNOTE, ""))
-            if sum(map(len, held)) > MAX_CHARACTERS:
-                *whole, rest = _slices(Tracked._chain(held))
-                yield from (Block(part) for part in whole)
-                held = [rest]
-    yield from _parts(held, 0.0)
+            self._held, self._pause_s = [_item(line)], ITEM_S
+
+    def _more(self, line: Tracked) -> Iterator[Block]:
+        self._in_table = False
+        self._held.append(line)
+        if sum(map(len, self._held)) > MAX_CHARACTERS:
+            *whole, rest = _slices(Tracked.chain(self._held))
+            yield from (Block(part) for part in whole)
+            self._held = [rest]
+
+    def end(self, pause_s: float) -> Iterator[Block]:
+        yield from _parts(self._held, pause_s)
+        self._held, self._pause_s = [], PARAGRAPH_S
 
 
 def paragraphs(text: str) -> Iterator[Block]:
@@ -113,7 +129,7 @@ def _kind(bare: str, follows: bool, in_table: bool) -> str:
 
 def _parts(lines: list[Tracked], pause_s: float) -> Iterator[Block]:
     if lines:
-        *whole, last = _slices(Tracked._chain(lines))
+        *whole, last = _slices(Tracked.chain(lines))
         yield from (Block(part) for part in whole)
         yield Block(last, pause_s)
 

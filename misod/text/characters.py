@@ -59,7 +59,7 @@ def _composed(text: Tracked) -> Tracked:
             first, last = text.stands_for(start, i)
             parts.append(Tracked(letter, [first] * len(letter), [last] * len(letter)))
             start = i
-    return Tracked._chain(parts)
+    return Tracked.chain(parts)
 
 
 def _plain(c: str) -> str:

@@ -24,11 +24,6 @@ _ROMAN = re.compile(r"[IVX]{2,}")
 _EDGE = re.compile(r"^\W+|\W+$")
 
 
-def is_plain(text: str) -> bool:
-    """Whether the grammars would change nothing."""
-    return next(runs(text), None) is None
-
-
 def runs(text: str) -> Iterator[tuple[int, int]]:
     """(start, end) of what the grammars are to see of a sentence, in order, none longer than it must be."""
     words = [word.span() for word in _WORD.finditer(text)]

@@ -31,6 +31,7 @@ _UNDERSCORES = re.compile(r"(?<![\w])_{1,3}(?=[^\s_])|(?<=[^\s_])_{1,3}(?!\w)")
 # of code, read as it stands
 _JOINED = re.compile(r"(?<=\w)_+(?=\w)|(?<=\w)(?:->|::)(?=\w)")
 _CALL = re.compile(r"(?<=\w)\(\s*\)")
+_STOP = re.compile(r"\.(?=[(\[{])")  # it would end a sentence once the bracket is silent
 _BRACKETS = re.compile(r"[()\[\]{}]")
 
 
@@ -50,4 +51,4 @@ def without_marks(text: Tracked) -> Tracked:
 
 def code(text: Tracked) -> Tracked:
     """A line of code as words: names apart, brackets silent."""
-    return text.sub(_CALL, "").sub(_JOINED, " ").sub(_BRACKETS, " ")
+    return text.sub(_CALL, "").sub(_JOINED, " ").sub(_STOP, " ").sub(_BRACKETS, " ")

@@ -17,6 +17,7 @@ from protocol.messages import speakable
 
 _ASK_CHARACTERS = 45  # of runs, before a piece is made of what is answered: the grammars take half a second for it
 _ASK_AT_A_CLAUSE = 25  # from here on a clause's end is good enough
+_I = re.compile(r"\bi\b")
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,3 @@ def _calm(sentence: Tracked) -> Tracked:
     if not (text.isupper() and any(len(word) > 3 for word in re.findall(r"[A-Z]+", text))):
         return sentence
     return (sentence[:1] + sentence[1:].each(str.lower)).sub(_I, "I")
-
-
-_I = re.compile(r"\bi\b")

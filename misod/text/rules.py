@@ -56,6 +56,8 @@ WORDS = (
     rule("equals twice", r"\s?={2,3}\s?(?=\w)", " equals ", "="),
     rule("both", r"\s?&&\s?", " and ", "&"),
     rule("either", r"\s?\|\|\s?", " or ", "|"),
+    rule("equals", r"\s?=\s?(?=[\w\"'$({.\[\-])", " equals ", "="),
+    rule("option", r"(?<!\S)--?(?=[A-Za-z])", "", "-"),
     rule("sharp", r"\b([A-G])#(?!\w)", r"\1 sharp", "#"),
     rule("plus plus", r"(?<=\w)\+\+(?!\w)", " plus plus", "+"),
     rule("sign", r"(?<=\w)\s?[÷±×=&]\s?(?=\w)|±(?=\d)|(?<=\d)[<>](?=\d)|(?<=\w )[<>](?= \w)", _sign, "÷±×=&<>"),
@@ -65,6 +67,7 @@ WORDS = (
     rule("and or", r"\b([aA]nd)/(or)\b", r"\1 \2", "/"),
     rule("slash of numbers", r"(?<=\d[a-z]{2})\s?/\s?(?=\d)", " or ", "/"),
     rule("slash", r"(?!(?<=\bA)/C\b)(?:(?<=[^\W\d_])\s?/\s?(?=\w)|(?<=\w)\s?/\s?(?=[^\W\d_]))", " slash ", "/"),
+    rule("slash at the end", r"(?<=\w)/(?=[\s,.:;!?)\"']|$)", " slash", "/"),
     rule("backslash", r"(?<=\w)\\(?=\w)", " backslash ", "\\"),
     rule("number of", rf"(?<![\w.])({_either(_BEFORE_NUMBERS)})\s?(?=\d)", lambda m: f"{_BEFORE_NUMBERS[m[1]]} ", "."),
     rule("title", rf"(?<![\w.])({_either(_ABBREVIATIONS)})(?=\s+[^\s])", lambda m: _ABBREVIATIONS[m[1]], "."),
@@ -90,11 +93,12 @@ WORDS = (
     rule("number sign left", r"#+", " ", "#"),
     rule("left over", r"[*`~|<>\\^{}\[\]_\x00-\x1f\x7f]+|//+|(?<!\w)&(?!\w)|[™®•·‣◦¶†‡]+", " "),
     rule("long word", r"(\S{40})(?=\S)", r"\1 "),  # no model says one, and the grammars take seconds over it
-    rule("space before a mark", r"(?<=\w)\s+(?=[,.!?;:](?:\s|$))", ""),
+    rule("space before a mark", r"(?<=[\w%)\"'])\s+(?=[,.!?;:)](?:[\s,.!?;:)]|$))|(?<=\()\s+", ""),
+    rule("nothing between", r"([,;:])(?:\s*[,;:])+", r"\1", ",;:"),
 )
 
 # Of this no rule would change anything: words, commas, an end.
-_PLAIN = re.compile(r"(?:[A-Z]?[a-z']++(?:,? |-)?|[IA] )*+[.!?]?")
+_PLAIN = re.compile(r"(?:[A-Z]?[a-z']{1,39}+(?![a-z'])(?:,? |-)?|[IA] )*+(?:(?<![ \-])[.!?])?")
 RULES: tuple[Rule, ...] = addresses.RULES + numbers.RULES + WORDS
 
 

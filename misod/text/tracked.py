@@ -68,7 +68,7 @@ class Tracked:
             for text, group in _template(template):
                 parts.append(self._instead(text, *source) if group is None else self[slice(*match.span(group))])
             done = end
-        return self._chain([*parts, self[done:]]) if parts else self
+        return self.chain([*parts, self[done:]]) if parts else self
 
     def each(self, new: Callable[[str], str]) -> "Tracked":
         """Each character by what `new` makes of it: none, one or several."""
@@ -98,7 +98,7 @@ class Tracked:
         return tuple((start, end, *_trimmed(source, first, last)) for start, end, first, last in spans)
 
     @staticmethod
-    def _chain(parts: list["Tracked"]) -> "Tracked":
+    def chain(parts: list["Tracked"]) -> "Tracked":
         return Tracked(
             "".join(p.text for p in parts),
             list(chain.from_iterable(p.starts for p in parts)),

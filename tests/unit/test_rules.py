@@ -63,6 +63,8 @@ EXAMPLES = {
     "equals twice": ("x == 5", "x equals 5"),
     "both": ("a && b", "a and b"),
     "either": ("a || b", "a or b"),
+    "equals": ('A="b" and c = d', 'A equals "b" and c equals d'),
+    "option": ("misoctl say --json -o a", "misoctl say json o a"),
     "sharp": ("C# or F#", "C sharp or F sharp"),
     "plus plus": ("C++ code", "C plus plus code"),
     "sign": ("Tom & Jerry, 6 ÷ 2 = 3", "Tom and Jerry, 6 divided by 2 equals 3"),
@@ -72,6 +74,7 @@ EXAMPLES = {
     "and or": ("and/or", "and or"),
     "slash of numbers": ("the 5th/6th", "the 5th or 6th"),
     "slash": ("he/she", "he slash she"),
+    "slash at the end": ("in misod/: the daemon", "in misod slash: the daemon"),
     "backslash": ("a\\b", "a backslash b"),
     "number of": ("No. 5, Fig. 3", "number 5, figure 3"),
     "title": ("Prof. Xu met Gen. Lee", "Professor Xu met General Lee"),
@@ -87,7 +90,8 @@ EXAMPLES = {
     "number sign left": ("# c ##", "c"),
     "left over": ("a * b | {c} [d] ~", "a b c d"),
     "long word": ("a" * 50, "a" * 40 + " " + "a" * 10),
-    "space before a mark": ("well , yes .", "well, yes."),
+    "space before a mark": ("well , yes ( so ) .", "well, yes (so)."),
+    "nothing between": ("a, , b", "a, b"),
 }
 
 
