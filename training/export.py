@@ -29,6 +29,7 @@ from training.text import MAX_CHARS, MAX_WORDS
 
 GROUP, BITS = 64, 8
 DEFAULTS = {"temperature": 0.3, "top_k": 30}
+PRESETS = {"stable": {"temperature": 0.2, "top_k": 20}, "expressive": {"temperature": 0.6, "top_k": 60}}
 
 
 def quantise(w):
@@ -111,6 +112,7 @@ def main():
         "speakers": 2,
         "defaults": DEFAULTS,
         "context_segments": 1,
+        "presets": PRESETS,
     }
     if not a.dense:
         config["quantization"] = quantization(weights)
