@@ -82,6 +82,8 @@ for verb in (doctor, normalize, *models.VERBS):
 @cli.command()
 @click.argument("text", nargs=-1)
 @click.option("-f", "--file", "source", metavar="FILE", help="Read the text from FILE; - is standard input.")
+@click.option("--script", metavar="FILE", help="Speak a script, a turn a line: `[0] words` or `anna: words`.")
+@click.option("--stems", metavar="DIR", help="With --script: a WAV of each turn, too.")
 @click.option("-o", "--output", metavar="FILE", help="Write a WAV; - streams it to standard output.")
 @click.option("--raw", is_flag=True, help="Write bare samples (s16le, mono) to standard output.")
 @click.option("--seed", type=click.IntRange(0, m.UINT32), help="Same text, same seed: the same samples.")
@@ -112,7 +114,7 @@ for verb in (doctor, normalize, *models.VERBS):
 @click.option(
     "--strict", is_flag=True, help="Exit 1 where the speech did not end of itself, at its longest length too."
 )
-def say(text, source, output, raw, no_start, quiet, as_json, strict, **options) -> None:
+def say(text, source, script, stems, output, raw, no_start, quiet, as_json, strict, **options) -> None:
     """Speak TEXT, or what is piped in.
 
     \b
@@ -120,24 +122,30 @@ def say(text, source, output, raw, no_start, quiet, as_json, strict, **options) 
       make && misoctl say built || misoctl say broken
       misoctl say -o - "A stream." | ffmpeg -i - hello.mp3
       misoctl say -f letter.txt --seed 7 -o letter.wav
+      misoctl say --script talk.txt -o talk.wav --stems turns/
       misoctl say -- "-5 degrees."
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a player or a reader that goes away has its own line
     from misoctl.client import preflight
     from misoctl.receipt import to_json
-    from misoctl.speech import open_sink, read_text, report, speak
+    from misoctl.script import Stems
+    from misoctl.speech import open_sink, read_script, read_text, report, speak
     from misoctl.start import connect
     from protocol.paths import find_paths
 
+    if stems and not script:
+        raise click.UsageError("--stems is for --script")
     talk = hush if quiet else tell
-    words = read_text(text, source)
+    dialogue = read_script(text, source, script) if script else None
+    words = dialogue.text if dialogue else read_text(text, source)
     if words is None:
         talk("nothing to say")
         return
-    options = {name: value for name, value in options.items() if value is not None}
+    options = {name: value for name, value in options.items() if value is not None} | {"script": bool(script) or None}
     if no_start:
         preflight(find_paths())  # before a file is made or a player looked for
-    with open_sink(output, raw, as_json) as sink, connect(find_paths(), not no_start, talk) as client:
+    turns = Stems(stems, dialogue.names) if stems else None
+    with open_sink(output, raw, as_json, turns) as sink, connect(find_paths(), not no_start, talk) as client:
         done = speak(client, words, options, sink, talk)
     if as_json:
         click.echo(to_json(done, words, options, sink.sha256))

@@ -20,22 +20,33 @@ SHAPES_SOUND = (
     "min_p",
     "guidance",
 )
-ASKED = ("max_seconds", "normalize", "emoji", "level")  # not in `done`
+ASKED = ("max_seconds", "normalize", "emoji", "level", "script")  # not in `done`
 MAX_RECEIPT_BYTES = 8 << 20
 
 
 class Hashed:
-    """A sink that also knows the sha256 of all samples that went through it."""
+    """A sink that also knows the sha256 of all samples that went through it, and gives each turn's to `stems`."""
 
-    def __init__(self, sink):
-        self._sink, self._sha256 = sink, hashlib.sha256()
+    def __init__(self, sink, stems=None):
+        self._sink, self._stems, self._sha256 = sink, stems, hashlib.sha256()
+
+    def turn(self, number: int) -> None:
+        """What is written from now on is of this turn."""
+        if self._stems:
+            self._stems.turn(number)
 
     def write(self, pcm: bytes, rate_hz: int) -> None:
         self._sha256.update(pcm)
         self._sink.write(pcm, rate_hz)
+        if self._stems:
+            self._stems.write(pcm, rate_hz)
 
     def close(self, whole: bool) -> None:
-        self._sink.close(whole)
+        try:
+            self._sink.close(whole)
+        finally:
+            if self._stems:
+                self._stems.close(whole)
 
     @property
     def sha256(self) -> str:

@@ -11,11 +11,18 @@ from misoctl.client import Client
 from misoctl.failure import Failure
 from misoctl.player import open_player
 from misoctl.receipt import Hashed
+from misoctl.script import Script, Stems, parse
 from misoctl.sink import open_output
 from protocol import errors
 from protocol import messages as m
 
 WAITS = {"loading": "loading the model", "queued": "waiting for a free row", "parked": ""}
+
+
+def read_script(words: tuple[str, ...], source: str | None, path: str) -> Script:
+    if words or source is not None:
+        raise click.UsageError("give TEXT, -f or --script, one of them")
+    return parse(_read_source(path, ()), "standard input" if path == "-" else path)
 
 
 def read_text(words: tuple[str, ...], source: str | None) -> str | None:
@@ -73,7 +80,7 @@ def _check_encoding(text: str) -> None:
 
 
 @contextmanager
-def open_sink(output: str | None, raw: bool, as_json: bool) -> Iterator:
+def open_sink(output: str | None, raw: bool, as_json: bool, stems: Stems | None = None) -> Iterator[Hashed]:
     """Opened before anything is spoken; closed on every way out, on all but one with whole=False."""
     if raw and output is None:
         output = "-"
@@ -81,7 +88,7 @@ def open_sink(output: str | None, raw: bool, as_json: bool) -> Iterator:
         raise click.UsageError("--json and the speech cannot both have standard output: give -o a file")
     if raw and output != "-":
         raise click.UsageError("--raw writes to standard output only: use -o FILE without it for a WAV")
-    sink = Hashed(open_player() if output is None else open_output(output, raw))
+    sink = Hashed(open_player() if output is None else open_output(output, raw), stems)
     try:
         yield sink
         sink.close(whole=True)
@@ -90,12 +97,13 @@ def open_sink(output: str | None, raw: bool, as_json: bool) -> Iterator:
         raise
 
 
-def speak(client: Client, text: str, options: dict, sink, tell: Callable[[str], None]) -> m.Done:
+def speak(client: Client, text: str, options: dict, sink: Hashed, tell: Callable[[str], None]) -> m.Done:
     """Stream one request into `sink`. Interrupted, it closes the sink first: silence at once."""
     stream = client.say(text=text, **({"speaker": 0} | options))
     try:
         for message in telling(stream, tell):
             if isinstance(message, m.Pcm):
+                sink.turn(message.turn)
                 sink.write(message.data, message.rate)
     except BaseException:
         try:

@@ -26,6 +26,7 @@ class Say:
     max_seconds: float | None = None
     normalize: bool = True  # False: the text is read as it is written
     emoji: str = "drop"  # or "name"
+    script: bool = False  # a turn a line, `[speaker] words`: `speaker` is not looked at
     level: bool = True  # False: as loud as the model makes it
 
 
@@ -50,6 +51,7 @@ class Chunk:
 
     pcm: np.ndarray
     end: str | None = None
+    turn: int = 0  # of a script, from 0
 
 
 @dataclass(frozen=True)

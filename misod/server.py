@@ -127,6 +127,7 @@ class Server:
             normalize=say.normalize is not False,
             emoji=say.emoji or "drop",
             level=say.level is not False,
+            script=bool(say.script),
         )
         self.worker.inbox.put(worker.Submit(session.job, wanted, say.model or "", say.keep_alive_s))
 
@@ -242,7 +243,8 @@ class Server:
         seq = session.frame_sent(len(event.pcm) // 2, time.monotonic())
         self.frames += 1
         self.spoken_s += len(event.pcm) / 2 / self.ready.sample_rate
-        self._send(session.peer, m.Pcm(id=session.id, seq=seq, rate=self.ready.sample_rate, data=event.pcm))
+        rate, turn = self.ready.sample_rate, event.turn
+        self._send(session.peer, m.Pcm(id=session.id, seq=seq, rate=rate, turn=turn, data=event.pcm))
 
     def _on_finished(self, event: worker.Finished) -> None:
         if session := self._session(event.key):

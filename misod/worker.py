@@ -82,6 +82,7 @@ class Admitted:
 class Frame:
     key: Key
     pcm: bytes
+    turn: int = 0
 
 
 @dataclass(frozen=True)
@@ -254,7 +255,7 @@ class Worker(threading.Thread):
         frames = [pcm[i : i + size] for i in range(0, len(pcm), size)]
         self._scheduler.sent(job, len(frames), took_s)
         for frame in frames:
-            self._post(Frame(job.key, frame))
+            self._post(Frame(job.key, frame, chunk.turn))
         if chunk.end:
             self._leave(job.key)
             self._post(Finished(job.key, job, chunk.end))

@@ -108,6 +108,7 @@ class Say(Message):
     normalize: bool | None = _bool(optional=True)
     emoji: str | None = _str(1, 16, optional=True)
     level: bool | None = _bool(optional=True)
+    script: bool | None = _bool(optional=True)
     model: str | None = _str(1, 64, optional=True)
     keep_alive_s: float | None = _float(0.1, 1e8, optional=True)
 
@@ -189,6 +190,7 @@ class Pcm(Message):
     id: int = _id()
     seq: int = _int(0, UINT32)
     rate: int = _int(8000, 192000)
+    turn: int = _int(0, UINT32)
     data: bytes = _bin(2, MAX_FRAME_BYTES)
 
 

@@ -31,7 +31,9 @@ POOL_BYTES = 512 << 20  # freed buffers that MLX may keep for the next frame
 
 @dataclass
 class MisoRow(Row):
-    reader: text.Reader | None = None
+    reader: text.Script | None = None
+    turn: text.Turn | None = None  # whose the piece being spoken is
+    voices: list[int] = field(default_factory=list)  # the speaker of each piece in `spoken`
     key: mx.array | None = None  # split once a frame
     cache: KVCache | None = None
     shadow: KVCache | None = None  # with guidance: of the same codes, and no text
@@ -86,14 +88,14 @@ class MisoEngine:
         return engine
 
     def prefill(self, say: Say) -> MisoRow:
-        if say.speaker >= self.speech.speakers:
-            known = f"0 to {self.speech.speakers - 1}" if self.speech.speakers > 1 else "0 only"
-            raise RowFault(f"the speakers of {self.info.model} are {known}, not {say.speaker}", "bad_value")
+        turns = self._turns(say)
         row = MisoRow(
             say=say,
             style=chosen(self.speech.presets, say.preset, say.sampling),
-            usual_lufs=self.speech.loudness_lufs.get(say.speaker),
-            reader=text.Reader(say.text, self.speech.limits, normalize=say.normalize, emoji=say.emoji),
+            usual_lufs=self.speech.loudness_lufs.get(turns[0].speaker),
+            reader=text.Script(
+                turns, lambda t: text.Reader(t, self.speech.limits, normalize=say.normalize, emoji=say.emoji)
+            ),
             key=mx.random.key(say.seed),
             codec=self.mimi.new_state(),
             max_frames=say.max_seconds and max(1, math.floor(say.max_seconds * self.frame_rate_hz)),
@@ -102,6 +104,18 @@ class MisoEngine:
             raise RowFault(f"{self.info.model} has no letters for any of this text")
         self._begin(row, piece)
         return row
+
+    def _turns(self, say: Say) -> list[text.Turn]:
+        """Raises RowFault where a script is malformed, or wants a speaker that the model has not."""
+        try:
+            turns = text.turns(say.text) if say.script else [text.Turn(0, say.speaker, say.text)]
+        except ValueError as error:
+            raise RowFault(str(error), "bad_value") from None
+        last = max(turn.speaker for turn in turns)
+        if last >= self.speech.speakers:
+            known = f"0 to {self.speech.speakers - 1}" if self.speech.speakers > 1 else "0 only"
+            raise RowFault(f"the speakers of {self.info.model} are {known}, not {last}", "bad_value")
+        return turns
 
     def step(self, rows: list[MisoRow]) -> list[Chunk | Fault]:
         """Each row's codes are already in flight; while its sound is made, so are the next frame's."""
@@ -162,29 +176,35 @@ class MisoEngine:
         """What becomes of the row after this step: goes on, goes on to its next piece, or ends. pcm None: EOS."""
         ended, pcm = pcm is None, np.zeros(0, np.float32) if pcm is None else pcm
         if row.max_frames and row.frames >= row.max_frames:
-            return Chunk(pcm, "cap")
+            return Chunk(pcm, "cap", row.turn.number)
         if not ended and (wrong := row.watch.see(row.codes[-1], pcm)):
             if row.tries < MAX_TRIES:
                 self._draw_anew(row, wrong)
-                return Chunk(pcm)
+                return Chunk(pcm, turn=row.turn.number)
             if wrong != SILENCE:
                 return Fault(f"the speech went wrong ({wrong}), {MAX_TRIES} times over", "degenerate")
             ended, row.flaw = True, SILENCE
         if not ended and row.frames < row.piece_end:
-            return Chunk(pcm)
+            return Chunk(pcm, turn=row.turn.number)
         row.flaw = row.flaw if ended else "cap"
         if row.frames == 0:
             return Fault("the model ended before it made a sound")
-        pause_frames = round(row.pause_s * self.frame_rate_hz)
+        return self._go_on(row, pcm)
+
+    def _go_on(self, row: MisoRow, pcm: np.ndarray) -> Chunk | Fault:
+        """A piece is over: its last pcm, what is between it and the next, and the next begun; or the end."""
+        turn, pause_s = row.turn, row.pause_s
         piece = self._take_piece(row)
-        pcm = np.concatenate([pcm, self._hush(row, pause_frames if piece else TAIL_FRAMES)])
         if piece is None:
-            return Chunk(pcm, row.flaw or "eos")
+            return Chunk(np.concatenate([pcm, self._hush(row, TAIL_FRAMES)]), row.flaw or "eos", turn.number)
+        if row.turn is not turn:
+            pause_s = max(pause_s, row.turn.pause_s)
+        pcm = np.concatenate([pcm, self._hush(row, round(pause_s * self.frame_rate_hz))])
         try:
             self._begin(row, piece)
         except RowFault as fault:
             return Fault(str(fault), fault.code)
-        return Chunk(pcm)
+        return Chunk(pcm, turn=turn.number)
 
     def _hush(self, row: MisoRow, frames: int) -> np.ndarray:
         """pcm of so much silence, through the codec: what it still holds of the last sound comes out first."""
@@ -216,20 +236,22 @@ class MisoEngine:
 
     def _take_piece(self, row: MisoRow) -> str | None:
         """The next of the row's text, told to the receipt; None after the last."""
-        read = row.reader.next()
-        row.unread += read.unread if read else 0
-        if not (read and read.text):
+        following = row.reader.next()
+        row.unread = row.reader.unread
+        if following is None:
             return None
+        row.turn, read = following
         shift = sum(len(piece) + 1 for piece in row.spoken)
         row.spans += [(start + shift, end + shift, *source) for start, end, *source in read.spans]
         row.spoken.append(read.text)
+        row.voices.append(row.turn.speaker)
         row.pause_s = read.pause_s
         return read.text
 
     def _begin(self, row: MisoRow, piece: str) -> None:
         """Prefill the piece. Raises RowFault."""
         if row.codes:
-            row.context.append(Segment(row.say.speaker, row.spoken[-2], np.stack(row.codes, axis=1)))
+            row.context.append(Segment(row.voices[-2], row.spoken[-2], np.stack(row.codes, axis=1)))
         words, pace = len(piece.split()), self.speech.pace
         cap_frames = math.ceil(pace.cap_s(words) * self.frame_rate_hz)
         last_h, room = self._read_piece(row, piece, cap_frames)
@@ -248,10 +270,10 @@ class MisoEngine:
         row.dropped += len(row.context) - len(kept)
         row.context = kept
         if row.cache and row.cached + 1 == len(kept):  # it also holds the piece spoken just now
-            tokens, mask = self.prompt.follow(row.say.speaker, piece)
+            tokens, mask = self.prompt.follow(row.voices[-1], piece)
         else:
             row.cache = self.model.new_cache()
-            tokens, mask = self.prompt.build(kept, row.say.speaker, piece)
+            tokens, mask = self.prompt.build(kept, row.voices[-1], piece)
         row.cached = len(kept)
         room = self.model.args.backbone.max_seq_len - row.cache.offset - len(tokens)
         if room < 1:
@@ -259,7 +281,7 @@ class MisoEngine:
         last_h = self.model.read(self.model.embed_prompt(mx.array(tokens), mx.array(mask)), row.cache)
         if row.style.guidance != 1:
             row.shadow = self.model.new_cache()
-            tokens, mask = self.prompt.build([], row.say.speaker, "")
+            tokens, mask = self.prompt.build([], row.voices[-1], "")
             silent_h = self.model.read(self.model.embed_prompt(mx.array(tokens), mx.array(mask)), row.shadow)
             last_h = mx.concatenate([last_h, silent_h])
         return last_h, room
@@ -268,7 +290,7 @@ class MisoEngine:
         """The newest segments that leave room for the piece and its frames; whole ones only."""
         kept = row.context[-self.speech.segments :] if self.speech.segments else []
         room = self.model.args.backbone.max_seq_len - frames
-        while kept and self.prompt.length(kept, row.say.speaker, piece) > room:
+        while kept and self.prompt.length(kept, row.voices[-1], piece) > room:
             kept = kept[1:]
         return kept
 

@@ -7,6 +7,7 @@ from misod.text.cut import WHOLE, Limits
 from misod.text.letters import fold_to_letters
 from misod.text.pieces import Manner, Piece, pieces
 from misod.text.reader import Reader, cool, warm
+from misod.text.script import Script, Turn, turns
 from misod.text.sentences import sentences
 
 __all__ = [
@@ -15,11 +16,14 @@ __all__ = [
     "Manner",
     "Piece",
     "Reader",
+    "Script",
+    "Turn",
     "cool",
     "fold_to_letters",
     "normalise",
     "pieces",
     "sentences",
+    "turns",
     "warm",
 ]
 

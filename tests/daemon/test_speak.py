@@ -104,6 +104,33 @@ def test_a_receipt_renders_the_same_samples_again(nano, tmp_path, how):
     assert json.loads(receipt.read_text())["text"] == "Ünder 3 tall trees. They sang."
 
 
+def test_a_script_is_spoken_turn_by_turn_and_each_has_its_own_file(nano, tmp_path):
+    script, stems, receipt = tmp_path / "talk.txt", tmp_path / "turns" / "all", tmp_path / "receipt.json"
+    script.write_text("# a scene\nanna: Where is my hat?\n\nben: On your head. Look.\nanna: So it is.\n")
+    arguments = ("say", "--script", str(script), "--stems", str(stems), "--json", "-o", str(tmp_path / "all.wav"))
+    done = nano.misoctl(*arguments)
+    receipt.write_text(done.stdout)
+    assert json.loads(done.stdout)["spoken"] == "Where is my hat? On your head. Look. So it is."
+    files = sorted(stems.iterdir())
+    assert [file.name for file in files] == ["01-anna.wav", "02-ben.wav", "03-anna.wav"]
+    whole = samples((tmp_path / "all.wav").read_bytes())
+    assert b"".join(samples(file.read_bytes()) for file in files) == whole
+    assert all(len(samples(file.read_bytes())) > 5 * 3840 for file in files)
+    assert nano.misoctl("replay", str(receipt), "-o", str(tmp_path / "again.wav")).returncode == errors.OK
+    assert samples((tmp_path / "again.wav").read_bytes()) == whole
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "word"),
+    [("anna: hi\nhello", errors.BAD_DATA, "talk.txt:2"), ("[0] hi\n[7] ho", errors.USAGE, "0 to 1, not 7")],
+)
+def test_a_script_that_cannot_be_spoken_is_one_line(nano, tmp_path, content, code, word):
+    script = tmp_path / "talk.txt"
+    script.write_text(content)
+    done = nano.misoctl("say", "--script", str(script), "--raw")
+    assert done.returncode == code and word in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_a_receipt_of_other_weights_or_other_samples_is_told_from_its_own(nano, tmp_path):
     made = json.loads(nano.misoctl("say", "--json", "-o", str(tmp_path / "a.wav"), "Hello.").stdout)
     receipt = tmp_path / "receipt.json"

@@ -331,7 +331,7 @@ def receipt(request: int, end: str = "eos", samples: int = 1920) -> m.Done:
 
 
 def frame(request: int, seq: int = 0) -> m.Pcm:
-    return m.Pcm(id=request, seq=seq, rate=24000, data=bytes(3840))
+    return m.Pcm(id=request, seq=seq, rate=24000, turn=0, data=bytes(3840))
 
 
 def with_daemon(home, answers, *arguments, stdin=b""):
