@@ -16,7 +16,7 @@ import jiwer
 import numpy as np
 from faster_whisper import WhisperModel
 
-from benchmarks.intelligible import QUIET_S, RECOGNISER_HZ, plain
+from benchmarks.intelligible import hear, plain
 from misod.engine import Chunk, Say, open_engine
 from misod.guard import KINDS
 from misod.miso import engine as miso
@@ -51,20 +51,12 @@ def speak(engine: miso.MisoEngine, line: str, seed: int, speaker: int) -> tuple[
             return np.concatenate(pcm), result.end, row.mended
 
 
-def listen(recogniser: WhisperModel, pcm: np.ndarray, rate_hz: int) -> str:
-    quiet = [np.zeros(round(s * rate_hz), np.float32) for s in QUIET_S]
-    pcm = np.concatenate([quiet[0], pcm, quiet[1]])
-    times = np.arange(0, len(pcm), rate_hz / RECOGNISER_HZ)
-    segments, _ = recogniser.transcribe(np.interp(times, np.arange(len(pcm)), pcm).astype(np.float32), language="en")
-    return " ".join(segment.text for segment in segments)
-
-
 def measure(engine, recogniser, lines: list[str], seeds: int, speaker: int) -> Count:
     count = Count()
     for line in lines:
         for seed in range(seeds):
             pcm, end, mended = speak(engine, line, seed, speaker)
-            said, heard = plain(line), plain(listen(recogniser, pcm, engine.sample_rate))
+            said, heard = plain(line), plain(hear(recogniser, pcm, engine.sample_rate))
             count.ends[end] += 1
             count.mended += bool(mended)
             count.last_words += said.split()[-1] in heard.split()[-2:]

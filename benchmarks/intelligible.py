@@ -40,15 +40,20 @@ def plain(text: str) -> str:
     return " ".join(words).replace("o'clock", "o clock")
 
 
-def speak(line: str, seed: int, path: Path) -> dict:
-    command = [shutil.which("misoctl"), "say", "-q", "--json", "--seed", str(seed), "-o", str(path), "--", line]
+def speak(line: str, seed: int, speaker: int, path: Path) -> dict:
+    how = ["--seed", str(seed), "--speaker", str(speaker)]
+    command = [shutil.which("misoctl"), "say", "-q", "--json", *how, "-o", str(path), "--", line]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def listen(recogniser: WhisperModel, path: Path) -> str:
     with wave.open(str(path)) as file:
         pcm = np.frombuffer(file.readframes(file.getnframes()), "<i2") / np.float32(32768)
-        rate_hz = file.getframerate()
+        return hear(recogniser, pcm, file.getframerate())
+
+
+def hear(recogniser: WhisperModel, pcm: np.ndarray, rate_hz: int) -> str:
+    """What the recogniser writes down of pcm (n,) float."""
     times_s = np.arange(int(len(pcm) * RECOGNISER_HZ / rate_hz)) / RECOGNISER_HZ
     pcm = np.interp(times_s, np.arange(len(pcm)) / rate_hz, _low_pass(pcm, rate_hz)).astype(np.float32)
     pcm = np.pad(pcm, [int(s * RECOGNISER_HZ) for s in QUIET_S])
@@ -90,6 +95,7 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path, help="one sentence a line")
     parser.add_argument("--recogniser", required=True, help="a faster-whisper model directory")
     parser.add_argument("--seeds", type=int, default=1, help="how often each line is spoken")
+    parser.add_argument("--speaker", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="keep the WAVs here")
     options = parser.parse_args()
     recogniser = WhisperModel(options.recogniser, device="cpu", compute_type="int8", cpu_threads=2)
@@ -101,7 +107,7 @@ def main() -> None:
             lines = [line for line in file.read_text().splitlines() if line.strip()]
             for i, (line, seed) in enumerate((line, seed) for line in lines for seed in range(options.seeds)):
                 path = directory / f"{file.stem}-{i:03}.wav"
-                receipt = speak(line, seed, path)
+                receipt = speak(line, seed, options.speaker, path)
                 results.append(Heard(line, listen(recogniser, path), receipt))
             report(file.stem, results)
 
