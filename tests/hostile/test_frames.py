@@ -35,7 +35,7 @@ def refused(home, *frames: bytes) -> m.Error:
         error = raw.until(m.Error)[-1]
         raw.ping()
     with Raw(home) as other:
-        assert other.ping().speaking == 0
+        until(lambda: other.ping().speaking == 0, "the worker to have heard of it")
     return error
 
 
