@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import sys
+import textwrap
 import time
 from dataclasses import asdict
 
@@ -23,7 +24,9 @@ DRAIN_S = 15.0  # its default, where it could not be asked
 
 SECONDS = click.FloatRange(0.1, 1e8)
 KEEP_HELP = "Seconds without a request after which the model is freed, from now on."
-EXIT_HELP = "\b\nExit codes:\n" + "\n".join(f"  {code:>3}  {text}" for code, text in errors.EXIT_CODES.items())
+EXIT_HELP = "\b\nExit codes:\n" + "\n".join(
+    textwrap.fill(f"{code:>5}  {text}", 76, subsequent_indent=" " * 7) for code, text in errors.EXIT_CODES.items()
+)
 
 
 def tell(line: str) -> None:
