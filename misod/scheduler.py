@@ -24,6 +24,8 @@ class Job:
     row: Row | None = None  # None until it is prefilled
     credit: int = WINDOW_FRAMES  # frames that may be sent before the next ack
     frames: int = 0
+    held: deque = field(default_factory=deque)  # frames made that wait for credit
+    end: str | None = None  # why it is over, once all that is held has left
     busy_s: float = 0.0  # prefill and steps, for the real-time factor
     samples: Samples = field(default_factory=Samples)
 
@@ -33,7 +35,7 @@ class Job:
 
     @property
     def speaking(self) -> bool:
-        return self.row is not None and self.credit > 0
+        return self.row is not None and self.credit > 0 and not self.end
 
 
 class Scheduler:
@@ -61,15 +63,16 @@ class Scheduler:
         """The rows that take part in the next step, in the order they came."""
         return [job for job in self._rows.values() if job.speaking]
 
-    def credit(self, key: Key, frames: int) -> None:
+    def credit(self, key: Key, frames: int) -> Job | None:
+        """The job that has so much more, if it is still there."""
         if job := self._rows.get(key):
             job.credit += frames
+        return job
 
-    def sent(self, job: Job, frames: int, seconds: float) -> None:
-        """`frames` of the job went out; the step that made them took `seconds`."""
-        job.frames += frames
-        job.credit -= frames
-        job.busy_s += seconds
+    def sent(self, job: Job) -> None:
+        """A frame of the job went out."""
+        job.frames += 1
+        job.credit -= 1
 
     def remove(self, key: Key) -> Job | None:
         """The job leaves, wherever it is; its row, if it has one, is the caller's to release."""

@@ -164,7 +164,8 @@ class Worker(threading.Thread):
             case Submit(key, say, model, keep_alive_s):
                 self._scheduler.submit(Job(key, say, model, keep_alive_s))
             case Credit(key, frames):
-                self._scheduler.credit(key, frames)
+                if job := self._scheduler.credit(key, frames):
+                    self._pass_on(job)
             case Cancel(key, end):
                 if job := self._leave(key):
                     self._post(Finished(key, job, end))
@@ -253,12 +254,19 @@ class Worker(threading.Thread):
         pcm = job.samples.finish(chunk.pcm, self._engine.sample_rate, last=chunk.end is not None)
         size = 2 * self._engine.frame_samples
         frames = [pcm[i : i + size] for i in range(0, len(pcm), size)]
-        self._scheduler.sent(job, len(frames), took_s)
-        for frame in frames:
-            self._post(Frame(job.key, frame, chunk.turn))
-        if chunk.end:
+        job.busy_s += took_s
+        job.held.extend(Frame(job.key, frame, chunk.turn) for frame in frames)
+        job.end = chunk.end
+        self._pass_on(job)
+
+    def _pass_on(self, job: Job) -> None:
+        """Of what the job has made, as many frames as its client's credit allows: a pause may be longer than that."""
+        while job.held and job.credit > 0:
+            self._post(job.held.popleft())
+            self._scheduler.sent(job)
+        if job.end and not job.held:
             self._leave(job.key)
-            self._post(Finished(job.key, job, chunk.end))
+            self._post(Finished(job.key, job, job.end))
 
     def _fail(self, job: Job, code: str, message: str) -> None:
         self._leave(job.key)

@@ -84,6 +84,8 @@ class FakeEngine:
         trace(f"frame {text}")
         pcm = pcm_of(text, row.say.seed, row.made)
         row.made += 1
+        if "long pause" in text and row.made == 2:
+            pcm = np.concatenate([pcm, np.zeros(60 * FRAME_SAMPLES, np.float32)])
         return Chunk(pcm, "eos" if row.made >= row.length else None)
 
     def release(self, row: FakeRow) -> None:

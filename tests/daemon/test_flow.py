@@ -92,6 +92,18 @@ def test_an_ack_gives_back_exactly_its_frames(fake):
         assert [x.seq for x in frames_of(raw.until(m.Progress))] == list(range(m.WINDOW_FRAMES, m.WINDOW_FRAMES + 10))
 
 
+def test_a_pause_longer_than_the_window_is_sent_a_window_at_a_time(fake):
+    with Raw(fake) as raw:
+        raw.say(1, "long pause last 3")
+        assert len(frames_of(raw.until(m.Progress))) == m.WINDOW_FRAMES
+        raw.send(m.Ack(id=1, seq=9))
+        assert [x.seq for x in frames_of(raw.until(m.Progress))] == list(range(m.WINDOW_FRAMES, m.WINDOW_FRAMES + 10))
+        raw.send(m.Ack(id=1, seq=m.WINDOW_FRAMES + 9))
+        got = raw.until(m.Done)
+        assert (got[-1].end, got[-1].frames, got[-1].samples) == ("eos", 63, 63 * 1920)
+        assert frames_of(got)[-1].seq == 62
+
+
 def test_an_ack_of_what_was_not_sent_is_refused(fake):
     with Raw(fake) as raw:
         raw.say(1, FOREVER)

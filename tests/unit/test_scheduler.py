@@ -68,19 +68,20 @@ def test_a_row_that_has_sent_its_window_is_parked_until_it_gets_credit():
     scheduler, (a, b) = speaking(2)
     for _ in range(WINDOW_FRAMES):
         assert scheduler.ready() == [a, b]
-        scheduler.sent(a, 1, 0.01)
+        scheduler.sent(a)
     assert a.parked
     assert scheduler.ready() == [b]
     assert scheduler.counts() == (0, 1, 1)
     scheduler.credit(a.key, 1)
     assert scheduler.ready() == [a, b]
-    scheduler.sent(a, 1, 0.01)
+    scheduler.sent(a)
     assert scheduler.ready() == [b]
 
 
 def test_only_parked_rows_leave_nothing_to_do_but_are_not_empty():
     scheduler, (a,) = speaking(1, max_rows=1)
-    scheduler.sent(a, WINDOW_FRAMES, 0.1)
+    for _ in range(WINDOW_FRAMES):
+        scheduler.sent(a)
     scheduler.submit(job(5))
     assert scheduler.speaks and not scheduler.has_room and scheduler.ready() == []
     assert not scheduler.empty
@@ -90,16 +91,25 @@ def test_only_parked_rows_leave_nothing_to_do_but_are_not_empty():
 
 def test_a_parked_row_keeps_its_place():
     scheduler, (a,) = speaking(1, max_rows=1)
-    scheduler.sent(a, WINDOW_FRAMES, 0.1)
+    for _ in range(WINDOW_FRAMES):
+        scheduler.sent(a)
     scheduler.submit(job(5))
     assert scheduler.admit() is None
 
 
-def test_sent_adds_up_frames_and_time():
+def test_sent_counts_a_frame_and_takes_its_credit():
     scheduler, (a,) = speaking(1)
-    scheduler.sent(a, 1, 0.25)
-    scheduler.sent(a, 0, 0.5)
-    assert (a.frames, a.busy_s, a.credit) == (1, 0.75, WINDOW_FRAMES - 1)
+    scheduler.sent(a)
+    scheduler.sent(a)
+    assert (a.frames, a.credit) == (2, WINDOW_FRAMES - 2)
+
+
+def test_a_job_that_is_over_takes_no_step_and_keeps_its_row_while_frames_are_held():
+    scheduler, (a,) = speaking(1)
+    a.end = "eos"
+    a.held.append("a frame")
+    assert scheduler.ready() == [] and scheduler.speaks
+    assert scheduler.credit(a.key, 3) is a and scheduler.credit((b"other", 0, 0), 3) is None
 
 
 def test_a_queued_job_can_be_removed_and_the_others_stay():
