@@ -136,10 +136,10 @@ def say(text, source, script, stems, output, raw, no_start, quiet, as_json, stri
     from misoctl.start import connect
     from protocol.paths import find_paths
 
-    if stems and not script:
+    if stems is not None and script is None:
         raise click.UsageError("--stems is for --script")
     talk = hush if quiet else tell
-    dialogue = read_script(text, source, script) if script else None
+    dialogue = None if script is None else read_script(text, source, script)
     words = dialogue.text if dialogue else read_text(text, source)
     if words is None:
         talk("nothing to say")

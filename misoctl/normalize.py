@@ -32,5 +32,6 @@ def normalize(text, source, as_json: bool, emoji: str, letters: bool) -> None:
         file.write(words.encode())
         file.seek(0)
         os.dup2(file.fileno(), 0)
+        os.set_inheritable(0, True)  # dup2 did nothing where standard input was closed and the file took its place
     command = [sys.executable, "-P", "-m", "misod", "normalize", "--emoji", emoji]
     os.execv(sys.executable, command + ["--json"] * as_json + ["--letters"] * letters)

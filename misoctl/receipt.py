@@ -6,7 +6,7 @@ import struct
 from dataclasses import asdict, dataclass, field
 
 from misoctl.failure import Failure
-from protocol import errors
+from protocol import codec, errors
 from protocol import messages as m
 
 SHAPES_SOUND = (
@@ -84,8 +84,10 @@ def read(path: str) -> Replay:
     try:
         options = {name: receipt[name] for name in (*SHAPES_SOUND, *ASKED) if receipt[name] is not None}
         replay = Replay(receipt["text"], receipt["model"], receipt["digest"], receipt["sha256"], options)
-        m.Say(id=0, text=replay.text, model=replay.model, **replay.options)
-    except (TypeError, KeyError):
+        codec.pack(m.Say(id=0, text=replay.text, model=replay.model, **replay.options))
+        if not (isinstance(replay.model, str) and isinstance(replay.digest, str) and isinstance(replay.sha256, str)):
+            raise TypeError
+    except (TypeError, KeyError, errors.ProtocolError):
         cure = "give it what `misoctl say --json` printed"
         raise Failure(errors.BAD_DATA, f"{path} is no receipt", cure) from None
     return replay

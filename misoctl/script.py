@@ -78,6 +78,6 @@ class Stems:
         self._wav.write(pcm, rate_hz)
 
     def close(self, whole: bool) -> None:
-        wav, self._wav = self._wav, None
-        if wav:
-            wav.close(whole)
+        if self._wav:
+            self._wav.close(whole)
+        self._wav = None

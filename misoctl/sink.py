@@ -46,6 +46,7 @@ class WavFile:
         self._file = os.fdopen(handle, "wb")
         self._data_bytes = 0
         self._rate_hz = 0
+        self._over = False  # renamed, or discarded
 
     def write(self, pcm: bytes, rate_hz: int) -> None:
         try:
@@ -60,24 +61,28 @@ class WavFile:
         self._data_bytes += len(pcm)
 
     def close(self, whole: bool) -> None:
-        if self._file.closed:
+        """May be called again, where a signal cut it short."""
+        if self._over:
             return
         if not self._data_bytes:
             self._discard()
             return
         try:
-            self._file.seek(0)
-            self._file.write(wav_header(self._rate_hz, self._data_bytes))
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
+            if not self._file.closed:
+                self._file.seek(0)
+                self._file.write(wav_header(self._rate_hz, self._data_bytes))
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                self._file.close()
             self._temporary.chmod(0o666 & ~_umask())  # mkstemp's 0600 is not what a new file of the user's has
             self._temporary.replace(self._target)
+            self._over = True
         except OSError as error:
             self._discard()
             raise Failure(errors.IO_ERROR, f"writing {self.path}: {error.strerror}", "free some space") from None
 
     def _discard(self) -> None:
+        self._over = True
         try:
             self._file.close()
         except OSError:  # what was buffered cannot be written: that is why we are here

@@ -22,7 +22,9 @@ WAITS = {"loading": "loading the model", "queued": "waiting for a free row", "pa
 def read_script(words: tuple[str, ...], source: str | None, path: str) -> Script:
     if words or source is not None:
         raise click.UsageError("give TEXT, -f or --script, one of them")
-    return parse(_read_source(path, ()), "standard input" if path == "-" else path)
+    script = parse(_read_source(path, ()), "standard input" if path == "-" else path)
+    _check_size(len(script.text.encode()))
+    return script
 
 
 def read_text(words: tuple[str, ...], source: str | None) -> str | None:
@@ -136,6 +138,10 @@ def report(done: m.Done, quiet: bool, strict: bool) -> None:
         raise Failure(errors.FAILED, "the speech reached its longest allowed length and was cut", "try another --seed")
     if quiet:
         return
+    if done.unread:
+        click.echo(
+            f"misoctl: {done.unread} letters of the text were left out: {done.model} has none for them", err=True
+        )
     if done.end == "cap":
         click.echo("misoctl: the speech reached its longest allowed length and was cut", err=True)
     if sys.stderr is not None and sys.stderr.isatty():

@@ -51,6 +51,8 @@ class Verb(click.Command):
     """One that reads and writes files: what it cannot, standard output too, is one line."""
 
     def invoke(self, ctx: click.Context) -> None:
+        if sys.stdout is None:
+            raise Failure(errors.IO_ERROR, "standard output is closed")
         try:
             super().invoke(ctx)
             sys.stdout.flush()

@@ -114,9 +114,6 @@ class Server:
         self.sessions[session.key] = session
         self.requests += 1
         log.info("say: %d bytes, %d sessions", len(say.text.encode()), len(self.sessions))
-        self._send(peer, m.Accepted(id=say.id, seed=seed))
-        if self.state == "loading":
-            self._send(peer, m.Progress(id=say.id, state="loading"))
         wanted = engine.Say(
             text=say.text,
             seed=seed,
@@ -129,7 +126,11 @@ class Server:
             level=say.level is not False,
             script=bool(say.script),
         )
+        # before anything is sent: to a peer that is gone that fails, and its cancel must not overtake
         self.worker.inbox.put(worker.Submit(session.job, wanted, say.model or "", say.keep_alive_s))
+        self._send(peer, m.Accepted(id=say.id, seed=seed))
+        if self.state == "loading":
+            self._send(peer, m.Progress(id=say.id, state="loading"))
 
     def _check_room(self, peer: bytes, request: int) -> None:
         """Raises ProtocolError unless one more request may wait."""
@@ -189,7 +190,7 @@ class Server:
             backend=fit(ready.info.backend if ready else "", 64),
             sample_rate=ready.sample_rate if ready else 0,
             load_s=ready.load_s if ready else 0.0,
-            keep_alive_s=self.settings.keep_alive_s,
+            keep_alive_s=self.worker.keep_alive_s,
             queued=sum(not session.admitted for session in self.sessions.values()),
             speaking=speaking,
             parked=parked,

@@ -125,7 +125,7 @@ class Worker(threading.Thread):
         self.counts = (0, 0, 0)
         self.memory = Memory()
         self._models, self._wake = models, wake
-        self._default_keep_alive_s = self._keep_alive_s = keep_alive_s
+        self._default_keep_alive_s = self.keep_alive_s = keep_alive_s
         self._scheduler = Scheduler(max_rows)
         self._engine: Engine | None = None
         self._name = ""  # of the directory it was loaded from
@@ -147,7 +147,7 @@ class Worker(threading.Thread):
             try:
                 if wait:
                     idle = self._engine is not None and self._scheduler.empty
-                    order = self.inbox.get(timeout=self._keep_alive_s if idle else None)
+                    order = self.inbox.get(timeout=self.keep_alive_s if idle else None)
                 else:
                     order = self.inbox.get_nowait()
             except Empty:
@@ -215,7 +215,7 @@ class Worker(threading.Thread):
         job.model = directory.name  # it may have been asked for as the default
 
     def _admit(self, job: Job) -> None:
-        self._keep_alive_s = job.keep_alive_s or self._keep_alive_s
+        self.keep_alive_s = job.keep_alive_s or self.keep_alive_s
         if job.say is None:
             self._leave(job.key)
             self._post(Changed(job.key))
@@ -312,7 +312,7 @@ class Worker(threading.Thread):
             return
         self._engine.close()
         self.memory = self._engine.memory()
-        self._engine, self._keep_alive_s = None, self._default_keep_alive_s
+        self._engine, self.keep_alive_s = None, self._default_keep_alive_s
         log.info("weights freed")
         self._post(Unloaded())
 

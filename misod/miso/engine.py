@@ -84,7 +84,10 @@ class MisoEngine:
         mx.set_cache_limit(POOL_BYTES)
         info = Info(engine="miso", model=name, digest=manifest.digest, backend=backend())
         engine = cls(model, mimi, prompt, speech, info, max_rows)
-        engine._warm_up()
+        try:
+            engine._warm_up()
+        except RowFault as fault:
+            raise ModelError(f"{directory}: the model cannot speak: {fault}") from None
         return engine
 
     def prefill(self, say: Say) -> MisoRow:
@@ -193,13 +196,18 @@ class MisoEngine:
 
     def _go_on(self, row: MisoRow, pcm: np.ndarray) -> Chunk | Fault:
         """A piece is over: its last pcm, what is between it and the next, and the next begun; or the end."""
-        turn, pause_s = row.turn, row.pause_s
+        turn, pause_s, told = row.turn, row.pause_s, len(row.spans)
         piece = self._take_piece(row)
         if piece is None:
             return Chunk(np.concatenate([pcm, self._hush(row, TAIL_FRAMES)]), row.flaw or "eos", turn.number)
         if row.turn is not turn:
             pause_s = max(pause_s, row.turn.pause_s)
         pcm = np.concatenate([pcm, self._hush(row, round(pause_s * self.frame_rate_hz))])
+        if row.max_frames and row.frames >= row.max_frames:
+            row.spoken.pop()  # it was not
+            row.voices.pop()
+            del row.spans[told:]
+            return Chunk(pcm, "cap", turn.number)
         try:
             self._begin(row, piece)
         except RowFault as fault:

@@ -57,12 +57,15 @@ class Speech:
     @classmethod
     def from_dict(cls, config: dict) -> "Speech":
         own = {name: Style(**style) for name, style in config.get("presets", {}).items()}
+        limits, speakers = text.Limits(**config.get("text", {})), config.get("speakers", 100)
+        if speakers < 1 or limits.max_words < 1 or limits.max_characters < 2:
+            raise ValueError("it has no speaker, or no room for a word")
         if "defaults" in config:
             own["natural"] = Style(**config["defaults"])
         return cls(
             presets=PRESETS | own,
-            speakers=config.get("speakers", 100),
-            limits=text.Limits(**config.get("text", {})),
+            speakers=speakers,
+            limits=limits,
             pace=Pace(**config.get("pace", {})),
             segments=config.get("context_segments", 64),
             loudness_lufs={int(speaker): lufs for speaker, lufs in config.get("loudness_lufs", {}).items()},

@@ -5,6 +5,7 @@ import signal
 import subprocess
 
 import pytest
+import zmq
 from harness import MISOCTL, Raw, frames_of, until
 
 from protocol import codec, errors
@@ -43,6 +44,20 @@ def test_a_parked_client_that_dies_is_found_by_its_probe(fake):
     with Raw(fake) as other:
         until(lambda: other.ping().parked == 0, "the row to leave")
     assert fake.traced("release") == 1
+
+
+def test_clients_that_hang_up_at_once_leave_no_row_behind(fake):
+    """The answer to `say` fails then: the cancel that follows must not overtake the request itself."""
+    for _ in range(40):
+        with Raw(fake) as raw:
+            raw.dealer.setsockopt(zmq.LINGER, 200)
+            raw.ping()
+            raw.say(1, FOREVER)
+            raw.dealer.close()
+    with Raw(fake) as raw:
+        until(lambda: (s := raw.ping()).speaking + s.parked + s.queued == 0, "all rows to leave")
+        raw.send(m.Unload(id=5))  # and nothing waits for a row that nobody hears
+        assert raw.until(m.Status, 5)[-1].state == "idle"
 
 
 def test_a_stopped_client_is_gone_by_its_heartbeat(fake):

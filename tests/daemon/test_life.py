@@ -488,6 +488,12 @@ def test_a_request_may_say_how_long_its_model_stays(other):
         assert raw.ping().state == "ready"
 
 
+def test_status_tells_the_keep_alive_that_holds(other):
+    other.fake()
+    with Raw(other) as raw:
+        assert loaded(raw, 1, keep_alive_s=77.0)[-1].keep_alive_s == 77.0
+
+
 def test_misoctl_loads_and_unloads(other):
     idle_bytes = []
     for _ in range(3):

@@ -122,13 +122,22 @@ def test_a_script_is_spoken_turn_by_turn_and_each_has_its_own_file(nano, tmp_pat
 
 @pytest.mark.parametrize(
     ("content", "code", "word"),
-    [("anna: hi\nhello", errors.BAD_DATA, "talk.txt:2"), ("[0] hi\n[7] ho", errors.USAGE, "0 to 1, not 7")],
+    [
+        ("anna: hi\nhello", errors.BAD_DATA, "talk.txt:2"),
+        ("[0] hi\n[7] ho", errors.USAGE, "0 to 1, not 7"),
+        ("a: x0\n" * 9_900, errors.BAD_DATA, "60,000 bytes"),  # longer than that once it is rewritten
+    ],
 )
 def test_a_script_that_cannot_be_spoken_is_one_line(nano, tmp_path, content, code, word):
     script = tmp_path / "talk.txt"
     script.write_text(content)
     done = nano.misoctl("say", "--script", str(script), "--raw")
     assert done.returncode == code and word in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_what_the_voice_has_no_letters_for_is_told(nano, tmp_path):
+    done = nano.misoctl("say", "-o", str(tmp_path / "a.wav"), "Hello, \u4f60\u597d and goodbye.")
+    assert done.returncode == errors.OK and "2 letters" in done.stderr
 
 
 def test_a_receipt_of_other_weights_or_other_samples_is_told_from_its_own(nano, tmp_path):
@@ -138,6 +147,28 @@ def test_a_receipt_of_other_weights_or_other_samples_is_told_from_its_own(nano, 
         receipt.write_text(json.dumps(made | change))
         done = nano.misoctl("replay", str(receipt), "-o", str(tmp_path / "b.wav"))
         assert done.returncode == code and str(receipt) in done.stderr
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": "x"},
+        {"seed": -1},
+        {"temperature": 1e400},
+        {"text": None},
+        {"text": "\ud800"},
+        {"model": None},
+        {"sha256": 0},
+    ],
+    ids=str,
+)
+def test_a_damaged_receipt_is_one_line_before_anything_is_spoken(nano, tmp_path, change):
+    receipt = tmp_path / "receipt.json"
+    if not (good := nano.path / "good.json").exists():
+        good.write_text(nano.misoctl("say", "--json", "-o", str(tmp_path / "a.wav"), "Hello.").stdout)
+    receipt.write_text(json.dumps(json.loads(good.read_text()) | change))
+    done = nano.misoctl("replay", str(receipt), "--raw")
+    assert done.returncode == errors.BAD_DATA and done.stderr.count("\n") == 1 and done.stdout == ""
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", "hello", '{"text": 3}', "[" * 100_000])

@@ -11,6 +11,7 @@ import pytest
 
 from misod.engine import Chunk, Fault, ModelError, RowFault, Say, model_directory, open_engine
 from misod.miso.engine import TAIL_FRAMES, MisoEngine, bundled_voice
+from misod.weights.manifest import describe, write_manifest
 
 FRAME = 1920
 
@@ -263,3 +264,34 @@ def test_a_guided_row_and_one_that_is_not_are_drawn_in_one_pass(nano, monkeypatc
 
 
 GUIDED = {"temperature": 0.0, "guidance": 1.2}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"speakers": 0}, {"text": {"max_words": 0}}, {"backbone": {"max_seq_len": 8}}],
+    ids=["speakers", "words", "context"],
+)
+def test_a_model_that_could_say_nothing_is_refused_and_kills_nobody(tmp_path, change):
+    directory = copy_of_nano(tmp_path)
+    config = json.loads((directory / "config.json").read_text())
+    for name, value in change.items():
+        config[name] = config[name] | value if isinstance(value, dict) else value
+    (directory / "config.json").write_text(json.dumps(config))
+    write_manifest(directory, describe(directory, "mine", "q8", {}, "a test"))
+    with pytest.raises(ModelError, match=str(directory)):
+        open_engine(directory, max_rows=1)
+
+
+def test_a_cap_within_a_pause_ends_there_and_names_no_sentence_that_was_not_spoken(nano):
+    text = "Yes, it is.\n\nNo, it is not."
+    whole = nano.prefill(Say(text=text, seed=3))
+    while len(whole.spoken) == 1:
+        nano.step([whole])
+    pause_ends = whole.frames  # the second sentence has made no frame yet
+    row = nano.prefill(Say(text=text, seed=3, max_seconds=(pause_ends - 2) / nano.frame_rate_hz))
+    end, samples = None, 0
+    while not end:
+        (chunk,) = nano.step([row])
+        end, samples = chunk.end, samples + chunk.pcm.size
+    assert end == "cap" and samples == (pause_ends - 2) * FRAME and row.spoken == ["Yes, it is."]
+    assert max(span[1] for span in row.spans) <= len("Yes, it is.")
