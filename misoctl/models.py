@@ -18,8 +18,8 @@ class Handed(click.Command):
 
     def invoke(self, ctx: click.Context) -> NoReturn:
         """-P: not a misod that lies in the caller's directory."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed
+            stream.flush()
         os.execv(sys.executable, [sys.executable, "-P", "-m", "misod", self.name, *ctx.meta["arguments"]])
 
 

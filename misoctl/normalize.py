@@ -31,7 +31,7 @@ def normalize(text, source, as_json: bool, emoji: str, letters: bool) -> None:
     with tempfile.TemporaryFile() as file:  # no pipe: nobody would be left to write into it
         file.write(words.encode())
         file.seek(0)
-        os.dup2(file.fileno(), 0)
-        os.set_inheritable(0, True)  # dup2 did nothing where standard input was closed and the file took its place
+        descriptor = os.dup(file.fileno())  # the file's own may be 0, where standard input was closed
+    os.dup2(descriptor, 0)
     command = [sys.executable, "-P", "-m", "misod", "normalize", "--emoji", emoji]
     os.execv(sys.executable, command + ["--json"] * as_json + ["--letters"] * letters)

@@ -77,6 +77,17 @@ def test_what_cannot_be_read_is_one_line_and_its_exit_code(normalize, arguments,
     assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (code, b"", 1)
 
 
+@pytest.mark.parametrize(
+    ("closed", "code", "out"),
+    [("<&-", errors.OK, "It is five.\n"), (">&-", errors.IO_ERROR, ""), ("2>&-", errors.OK, None)],
+)
+def test_closed_standard_streams_are_no_crash(closed, code, out):
+    command = f"{sys.executable} -m misoctl normalize 'It is 5' {closed}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == code and "Traceback" not in done.stderr
+    assert out is None or done.stdout == out
+
+
 def test_a_pipe_with_nothing_to_say_is_no_error(normalize):
     done = normalize("-", stdin=b"...")
     assert (done.returncode, done.stdout) == (errors.OK, b"")
