@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from misod.engine import Chunk, Fault, Say, open_engine
-from misod.miso.engine import MAX_TRIES, MisoEngine, MisoRow, bundled_voice
+from misod.miso.engine import MAX_TRIES, MisoEngine, MisoRow
+from misod.weights.models import bundled
 
 FRAME = 1920
 VICTIM, BESIDE = "Please call me on Monday.", "The kettle is on, and the door is open for all of you."
@@ -16,7 +17,7 @@ Bend = Callable[[MisoRow, int, mx.array], mx.array]  # (row, codebook, its logit
 
 @pytest.fixture(scope="module")
 def nano() -> MisoEngine:
-    return open_engine(bundled_voice(), max_rows=4)
+    return open_engine(bundled(), max_rows=4)
 
 
 class Rig:
@@ -69,7 +70,10 @@ def both(nano: MisoEngine) -> tuple[MisoRow, Chunk | Fault, list[np.ndarray], li
     live, last, pcm = [beside, victim], {}, {id(beside): [], id(victim): []}
     while live:
         for row, result in zip(list(live), nano.step(live), strict=True):
-            if isinstance(result, Chunk) and result.pcm.size:
+            alone = (
+                row is victim and isinstance(result, Chunk) and result.end == "eos"
+            )  # its tail: beside was drawn alone
+            if isinstance(result, Chunk) and result.pcm.size and not alone:
                 pcm[id(row)].append(result.pcm)
             if isinstance(result, Fault) or result.end:
                 last[id(row)] = result
