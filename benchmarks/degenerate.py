@@ -22,7 +22,8 @@ import numpy as np
 from misod.engine import Say, open_engine
 from misod.guard import Watch, level
 from misod.loudness import Leveller
-from misod.miso.engine import MisoEngine, bundled_voice
+from misod.miso.engine import MisoEngine
+from misod.weights.models import bundled
 
 GOES_ON = 40  # frames
 LOUD_DBFS = -30.0
@@ -125,7 +126,7 @@ def cost(stream: Stream, frame_rate_hz: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("lines", type=Path, help="one sentence a line")
-    parser.add_argument("--voice", type=Path, default=bundled_voice())
+    parser.add_argument("--voice", type=Path, default=bundled())
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.3, 0.9])
     options = parser.parse_args()
     engine = open_engine(options.voice, 1)

@@ -21,6 +21,7 @@ from misod.engine import Chunk, Say, open_engine
 from misod.guard import KINDS
 from misod.miso import engine as miso
 from misod.miso.load import Pace
+from misod.weights.models import bundled
 
 NO_FLOOR = 1e9  # words a second
 
@@ -79,7 +80,7 @@ def main() -> None:
     parser.add_argument("--speaker", type=int, default=0)
     asked = parser.parse_args()
     lines = [line for line in asked.lines.read_text().splitlines() if line.strip()]
-    engine = open_engine(miso.bundled_voice(), 1)
+    engine = open_engine(bundled(), 1)
     recogniser = WhisperModel(asked.recogniser, compute_type="int8")
     print("| guards | utterances | ends | drawn anew | last word heard | word error rate |\n|---|---|---|---|---|---|")
     print(measure(engine, recogniser, lines, asked.seeds, asked.speaker).row("on"), flush=True)

@@ -24,10 +24,10 @@ import numpy as np
 import psutil
 
 from misod.engine import Say, open_engine
-from misod.miso.engine import bundled_voice
 from misod.text import Limits, Reader, child
 from misod.text.grammar import Answers, runs
 from misod.text.reader import Grammars
+from misod.weights.models import bundled
 
 PLAIN = "The quick brown fox jumps over the lazy dog, and then it sleeps in the warm sun until the evening. " * 200
 NUMBERS = (
@@ -113,7 +113,7 @@ def measure(engine, frames: int, way: str, grammars) -> list[float]:
 
 def main() -> None:
     frames = int(sys.argv[1]) if len(sys.argv) > 1 else 120
-    engine = open_engine(bundled_voice(), max_rows=4)
+    engine = open_engine(bundled(), max_rows=4)
     here, grammars = Local(), Grammars(Answers(most=0))
     grammars.start()
     ways = {"nobody": None, "worker": here, "child": grammars, "thread": here, "quick": here, "beside": grammars}

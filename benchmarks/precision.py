@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from misod.miso.engine import bundled_voice, mx
+from misod.miso.engine import mx
 from misod.miso.load import load_model, read_config
 from misod.miso.model import Model
 from misod.miso.prompt import Prompt
@@ -24,6 +24,7 @@ from misod.miso.sampling import Sampler, Settings, draw_noise
 from misod.weights.budget import MISO_8B, disk_bytes, frame_bytes, predicted_rtf
 from misod.weights.convert import Parts, convert
 from misod.weights.manifest import read_manifest
+from misod.weights.models import bundled
 from misod.weights.tensors import find_weights
 
 BANDWIDTHS = {100: "M2, M3", 273: "M4 Pro", 400: "M2 Max, M3 Max", 546: "M4 Max", 819: "M3 Ultra"}  # GB/s
@@ -105,7 +106,7 @@ def divergence(reference: list[mx.array], model: Model, spoken: list[Spoken]) ->
 
 def measure(folder: Path, frames: int) -> list[dict]:
     """One row a precision."""
-    voice = bundled_voice()
+    voice = bundled()
     parts = Parts(folder, voice / "codec" / "model.safetensors", voice / "tokenizer.json")
     args, speech, quantization = read_config(folder / "config.json")
     source = load_model(find_weights(folder), args, quantization, room_bytes=UNPACKED)
@@ -160,7 +161,7 @@ def main() -> None:
     p.add_argument("--frames", type=int, default=300)
     p.add_argument("--json", action="store_true")
     a = p.parse_args()
-    folders = {"the bundled voice": bundled_voice(), "the tests' tiny fixture": TINY, **{str(f): f for f in a.folders}}
+    folders = {"the bundled voice": bundled(), "the tests' tiny fixture": TINY, **{str(f): f for f in a.folders}}
     measured = {name: measure(folder, a.frames) for name, folder in folders.items()}
     if a.json:
         print(json.dumps({"arithmetic": arithmetic(), "measured": measured}))

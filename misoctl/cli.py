@@ -271,9 +271,8 @@ def stop(quiet) -> None:
         with Client(paths) as client:
             now = client.drain()
             pid, drain_s = now.pid, now.drain_s
-    except (
-        Failure
-    ) as failure:  # of another version, stuck, unreachable: SIGTERM drains too, and needs no common language
+    except Failure as failure:
+        # of another version, stuck, unreachable: SIGTERM drains too, and needs no common language
         pid = lock_holder(paths)
         if pid is None and isinstance(failure, NoDaemon):
             talk("misod is not running")

@@ -1,14 +1,13 @@
 """misoctl doctor: becomes `misod doctor`, for the answers need MLX."""
 
-import os
-import sys
-
 import click
 
+from misoctl.handed import Handed
 
-@click.command()
+
+@click.command(cls=Handed)
 @click.option("--json", "as_json", is_flag=True, help="As a JSON list of {name, state, detail, cure}.")
-def doctor(as_json: bool) -> None:
+def doctor(**_) -> None:
     """Check this machine, the models and the daemon.
 
     Each line is ok, warn or fail, with the cure below it; exit 1 if one is fail. Nothing is changed or started.
@@ -17,5 +16,3 @@ def doctor(as_json: bool) -> None:
       misoctl doctor
       misoctl doctor --json | jq '.[] | select(.state != "ok")'
     """
-    command = [sys.executable, "-P", "-m", "misod", "doctor"]  # -P: not what lies in the caller's directory
-    os.execv(sys.executable, command + ["--json"] * as_json)

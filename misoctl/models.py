@@ -1,26 +1,10 @@
-"""The verbs for models: misoctl reads the command line and becomes misod, which does the work."""
-
-import os
-import sys
-from typing import NoReturn
+"""The verbs for models."""
 
 import click
 
+from misoctl.handed import Handed
+
 PULLABLE = ("miso", "kitten")
-
-
-class Handed(click.Command):
-    """A verb that misod has too: once its arguments are found good, they go there as they are."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ctx.meta["arguments"] = list(args)
-        return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> NoReturn:
-        """-P: not a misod that lies in the caller's directory."""
-        for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed
-            stream.flush()
-        os.execv(sys.executable, [sys.executable, "-P", "-m", "misod", self.name, *ctx.meta["arguments"]])
 
 
 def _known(_ctx, _param, model: str) -> str:

@@ -1,9 +1,10 @@
 """misoctl normalize: becomes `misod normalize`, for the grammars are misod's."""
 
 import os
-import sys
 
 import click
+
+from misoctl.handed import hand_over
 
 
 @click.command()
@@ -33,5 +34,4 @@ def normalize(text, source, as_json: bool, emoji: str, letters: bool) -> None:
         file.seek(0)
         descriptor = os.dup(file.fileno())  # the file's own may be 0, where standard input was closed
     os.dup2(descriptor, 0)
-    command = [sys.executable, "-P", "-m", "misod", "normalize", "--emoji", emoji]
-    os.execv(sys.executable, command + ["--json"] * as_json + ["--letters"] * letters)
+    hand_over("normalize", "--emoji", emoji, *["--json"] * as_json, *["--letters"] * letters)

@@ -12,11 +12,9 @@ from typing import NoReturn
 import click
 
 from misod.failure import Failure
+from misod.weights.plan import EMBEDDINGS, PRECISIONS
 from protocol import errors
 from protocol.paths import find_paths
-
-PRECISIONS = ("q4", "mixed", "q8", "bf16")
-EMBEDDINGS = ("q8", "bf16")
 
 
 def tell(line: str) -> None:
@@ -113,7 +111,7 @@ def list_(as_json) -> None:
     from misod.weights.progress import size
 
     _end_with_the_reader()
-    paths, rows = find_paths(), []
+    paths = find_paths()
     default = _default(paths)
     rows = [models.summary(entry, default) for entry in models.entries(paths.models)]
     if as_json:

@@ -9,8 +9,8 @@ from typing import Protocol
 import numpy as np
 
 from misod.style import Style
+from misod.weights.models import BUNDLED, bundled, default_name
 
-BUNDLED = "nano"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a model: no path
 
 
@@ -134,10 +134,9 @@ class Models:
 
 def model_directory(model: str, models_dir: Path) -> Path:
     """Where `model` is; "auto" is the best one present. Raises ModelError where there is none of that name."""
-    if model == "auto":
-        model = "miso" if (models_dir / "miso").is_dir() else BUNDLED
+    model = default_name(model, models_dir)
     if model == BUNDLED:
-        return Path(__file__).parent / "miso" / BUNDLED
+        return bundled()
     directory = models_dir / model
     if not NAME.fullmatch(model) or not directory.is_dir():
         raise ModelError(f"no model named {model!r}: {BUNDLED} is bundled, others live in {models_dir}", "no_model")

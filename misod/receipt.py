@@ -3,6 +3,7 @@
 import struct
 from dataclasses import asdict
 
+from misod.engine import Row
 from misod.scheduler import Job
 from misod.session import Session
 from misod.worker import Ready
@@ -33,22 +34,30 @@ def receipt(session: Session, job: Job, end: str, ready: Ready) -> m.Done:
         rate=ready.sample_rate,
         seed=session.seed,
         speaker=session.speaker,
-        **(asdict(job.row.style) if job.row else {}),
-        dropped=job.row.dropped if job.row else 0,
-        mended=fit(", ".join(job.row.mended) if job.row else "", 4096),
         engine=fit(ready.info.engine, 64),
         model=fit(ready.info.model, 256),
         digest=fit(ready.info.digest, 128),
         ttfa_ms=None if first_s is None else (first_s - session.said_s) * 1000,
         rtf=job.busy_s / made_s if made_s else None,
-        spoken=fit(" ".join(job.row.spoken) if job.row else "", m.MAX_SPOKEN_BYTES),
-        spans=_packed(job.row.spans if job.row else []),
-        unread=job.row.unread if job.row else 0,
         lufs=leveller.output_lufs if leveller else None,
         gain_db=leveller.gain_db if leveller else None,
         clipped=job.samples.clipped,
         nonfinite=job.samples.nonfinite,
+        **_of(job.row),
     )
+
+
+def _of(row: Row | None) -> dict:
+    """What only a row knows; None: the request never had one."""
+    if row is None:
+        return {"dropped": 0, "mended": "", "spoken": "", "spans": b"", "unread": 0}
+    return asdict(row.style) | {
+        "dropped": row.dropped,
+        "mended": fit(", ".join(row.mended), 4096),
+        "spoken": fit(" ".join(row.spoken), m.MAX_SPOKEN_BYTES),
+        "spans": _packed(row.spans),
+        "unread": row.unread,
+    }
 
 
 def _packed(spans: list[tuple[int, int, int, int]]) -> bytes:

@@ -6,10 +6,10 @@ from pathlib import Path
 from misod.config import ConfigError, load_settings
 from misod.doctor.finding import ELSEWHERE, Finding, Site, fail, gb, ok, warn
 from misod.weights.manifest import MANIFEST, read_manifest
+from misod.weights.models import BUNDLED, bundled
 from protocol.paths import Paths
 
 PULLED = ("miso", "kitten")
-NANO = Path(__file__).parents[1] / "miso" / "nano"
 
 
 def directories(paths: Paths) -> dict[str, Path]:
@@ -19,7 +19,7 @@ def directories(paths: Paths) -> dict[str, Path]:
         found = sorted(each for each in kept.iterdir() if each.is_dir() and not each.name.startswith("."))
     except OSError:  # none, so nothing was pulled; one that cannot be read is the line of `unfinished`
         found = []
-    return {"nano": NANO} | {each.name: each for each in found if each.name != "nano"}
+    return {BUNDLED: bundled()} | {each.name: each for each in found if each.name != BUNDLED}
 
 
 def installed_precision(paths: Paths) -> str | None:

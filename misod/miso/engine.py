@@ -42,7 +42,6 @@ class MisoRow(Row):
     frames: int = 0
     max_frames: int | None = None  # of the whole utterance
     context: list[Segment] = field(default_factory=list)  # what was spoken before this piece, oldest first
-    cached: int = 0  # of these, how many the cache holds
     codes: list[np.ndarray] = field(default_factory=list)  # (K,) each, of this piece
     prompt_h: mx.array | None = None  # of its prompt's end: where its first frame is drawn from
     starts: tuple[int, ...] = ()  # positions of its first frame in cache and shadow
@@ -275,14 +274,14 @@ class MisoEngine:
         What the cache holds is not read again: only the EOS frame that ends it, and the new text.
         """
         kept = self._fitting(row, piece, frames)
-        row.dropped += len(row.context) - len(kept)
+        dropped = len(row.context) - len(kept)
+        row.dropped += dropped
         row.context = kept
-        if row.cache and row.cached + 1 == len(kept):  # it also holds the piece spoken just now
+        if row.codes and not dropped:  # the cache holds all of it, the piece spoken just now too
             tokens, mask = self.prompt.follow(row.voices[-1], piece)
         else:
             row.cache = self.model.new_cache()
             tokens, mask = self.prompt.build(kept, row.voices[-1], piece)
-        row.cached = len(kept)
         room = self.model.args.backbone.max_seq_len - row.cache.offset - len(tokens)
         if room < 1:
             raise RowFault(f"a sentence of {len(tokens)} tokens is more than the model can read")
@@ -296,11 +295,14 @@ class MisoEngine:
 
     def _fitting(self, row: MisoRow, piece: str, frames: int) -> list[Segment]:
         """The newest segments that leave room for the piece and its frames; whole ones only."""
-        kept = row.context[-self.speech.segments :] if self.speech.segments else []
-        room = self.model.args.backbone.max_seq_len - frames
-        while kept and self.prompt.length(kept, row.voices[-1], piece) > room:
-            kept = kept[1:]
-        return kept
+        room = self.model.args.backbone.max_seq_len - frames - self.prompt.length([], row.voices[-1], piece)
+        first = len(row.context)
+        while first > max(0, len(row.context) - self.speech.segments):
+            room -= self.prompt.segment_length(row.context[first - 1])
+            if room < 0:
+                break
+            first -= 1
+        return row.context[first:]
 
     def _codes_of_silence(self) -> np.ndarray:
         """(K,), once the codec has forgotten that there was ever anything else."""
@@ -327,10 +329,6 @@ def _settings(row: MisoRow) -> Settings:
         guidance=style.guidance,
         may_end=row.frames >= row.piece_floor,
     )
-
-
-def bundled_voice() -> Path:
-    return Path(__file__).parent / "nano"
 
 
 def backend() -> str:

@@ -51,8 +51,10 @@ class Prompt:
 
     def length(self, context: list[Segment], speaker: int, text: str) -> int:
         """Rows that `build` would make."""
-        past = sum(len(self._ids(s.speaker, s.text)) + s.codes.shape[1] + 1 for s in context)
-        return past + len(self._ids(speaker, text))
+        return sum(map(self.segment_length, context)) + len(self._ids(speaker, text))
+
+    def segment_length(self, segment: Segment) -> int:
+        return len(self._ids(segment.speaker, segment.text)) + segment.codes.shape[1] + 1
 
     def _ids(self, speaker: int, text: str) -> list[int]:
         return self._tokenizer.encode(f"[{speaker}] {text}").ids

@@ -34,8 +34,12 @@ class Sampler:
         self._settings, self._codes = settings, codes
         self._scale = mx.array([[1 / s.temperature if w else 1.0] for s, w in zip(settings, warm, strict=True)])
         self._noise = noise * mx.array(warm)[:, None, None]
-        self._guided = [i for i, s in enumerate(settings) if s.guidance != 1]
-        self.rows = [*range(len(settings)), *self._guided]  # whose codes each row of logits takes
+        guided = [i for i, s in enumerate(settings) if s.guidance != 1]
+        self._guided, B = bool(guided), len(settings)
+        if guided:
+            self._rows = mx.array([*range(B), *guided])  # whose codes each row of logits takes
+            self._shadows = mx.array([B + guided.index(i) if i in guided else i for i in range(B)])
+            self._guidance = mx.array([[s.guidance] for s in settings])
 
     def __call__(self, codebook: int, logits: mx.array) -> mx.array:
         """logits (B + shadows, V) -> codes (B + shadows,); a shadow takes its row's."""
@@ -45,18 +49,13 @@ class Sampler:
             logits = self._hold_end(logits)
         scores = logits * self._scale + self._noise[:, codebook, :V]
         codes = mx.argmax(mx.where(self._survivors(logits), scores, -mx.inf), axis=-1)
-        return codes[mx.array(self.rows)] if self._guided else codes
+        return codes[self._rows] if self._guided else codes
 
     def _guide(self, logits: mx.array) -> mx.array:
         """Rows and their shadows (B + shadows, V) -> what to draw from (B, V): shadow + guidance * (row - shadow)."""
-        B = len(self._settings)
         if not self._guided:
             return logits
-        shadow = list(range(B))
-        for n, i in enumerate(self._guided):
-            shadow[i] = B + n
-        much = mx.array([[s.guidance] for s in self._settings])
-        return logits[:B] * much + logits[mx.array(shadow)] * (1 - much)
+        return logits[: len(self._settings)] * self._guidance + logits[self._shadows] * (1 - self._guidance)
 
     def _hold_end(self, logits: mx.array) -> mx.array:
         held = [not s.may_end for s in self._settings]

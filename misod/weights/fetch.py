@@ -23,7 +23,7 @@ from huggingface_hub.utils import build_hf_headers, logging
 
 from misod.failure import Failure
 from misod.weights import hub_errors
-from misod.weights.models import file_sha256
+from misod.weights.manifest import sha256_of
 from misod.weights.sources import Known, Source
 from protocol import errors as codes
 
@@ -124,7 +124,7 @@ def check(listing: Listing, file: RemoteFile, downloads: Path, known: Known | No
     """Hash what was downloaded -> what was got. Raises Failure, and removes the file, where it is another."""
     target = listing.directory(downloads) / file.path
     name = f"{listing.source.repo}/{file.path}"
-    got = Known(file.bytes, file_sha256(target, count))
+    got = Known(file.bytes, sha256_of(target, count))
     wanted = known.sha256 if known else file.sha256
     if (wanted and got.sha256 != wanted) or (file.git_sha1 and _git_sha1(target) != file.git_sha1):
         target.unlink()

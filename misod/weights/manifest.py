@@ -11,13 +11,14 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
 MANIFEST, VERIFIED = "manifest.json", "verified.json"
 PARTS = ("config.json", "tokenizer.json", "codec/config.json", "codec/model.safetensors")  # and the model's weights
+HASH_BYTES = 8 << 20
 SMALL_BYTES = 64 << 20  # a directory that is hashed in less time than a load takes gets no verified.json
 
 
@@ -113,9 +114,14 @@ def _check_file(path: Path, file: File, seen: Mapping | None) -> dict:
 _CURE = "make or pull the model again"
 
 
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256_of(path: Path, count: Callable[[int], None] = lambda _: None) -> str:
+    """Bytes that were read go to `count` as they are."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(HASH_BYTES):
+            digest.update(block)
+            count(len(block))
+    return digest.hexdigest()
 
 
 def _read_verified(directory: Path) -> dict:

@@ -1,7 +1,6 @@
 """The models that are here, behind `list`, `show`, `verify` and `rm`. Reads manifests and headers; imports no mlx."""
 
 import difflib
-import hashlib
 import json
 import os
 import shutil
@@ -18,7 +17,6 @@ from misod.weights.plan import Affine, read_quantization
 from protocol import errors as codes
 
 BUNDLED = "nano"
-HASH_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ def bundled() -> Path:
 
 
 def default_name(wanted: str, models: Path) -> str:
-    """The model that is spoken with where none is named; `wanted` is the setting. As misod.engine.model_directory."""
+    """The model that is spoken with where `wanted` is auto, the best that is here; else `wanted`."""
     if wanted != "auto":
         return wanted
     return "miso" if (models / "miso").is_dir() else BUNDLED
@@ -117,7 +115,7 @@ def verify(entry: Entry, count: Callable[[int], None]) -> Manifest:
     for name, file in sorted(entry.manifest.files.items()):
         path = entry.directory / name
         try:
-            same = path.stat().st_size == file.bytes and file_sha256(path, count) == file.sha256
+            same = path.stat().st_size == file.bytes and manifest.sha256_of(path, count) == file.sha256
         except OSError as error:
             wrong.append(f"{path} ({error.strerror})")
         else:
@@ -151,15 +149,6 @@ def remove(models: Path, name: str) -> int:
 
 def _is_model(path: Path) -> bool:
     return path.is_dir() and not path.name.startswith(".")
-
-
-def file_sha256(path: Path, count: Callable[[int], None]) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        while block := file.read(HASH_BYTES):
-            digest.update(block)
-            count(len(block))
-    return digest.hexdigest()
 
 
 def _entry(name: str, directory: Path) -> Entry:

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 
 from misod.engine import Chunk, Fault, ModelError, RowFault, Say, model_directory, open_engine
-from misod.miso.engine import TAIL_FRAMES, MisoEngine, bundled_voice
+from misod.miso.engine import TAIL_FRAMES, MisoEngine
 from misod.weights.manifest import describe, write_manifest
+from misod.weights.models import bundled
 
 FRAME = 1920
 
 
 @pytest.fixture(scope="module")
 def nano() -> MisoEngine:
-    return open_engine(bundled_voice(), max_rows=4)
+    return open_engine(bundled(), max_rows=4)
 
 
 def speak(engine: MisoEngine, **say) -> tuple[np.ndarray, str]:
@@ -146,20 +147,20 @@ def test_a_released_row_gives_its_memory_back(nano):
 
 
 def copy_of_nano(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(bundled_voice(), tmp_path / "models" / "mine"))
+    return Path(shutil.copytree(bundled(), tmp_path / "models" / "mine"))
 
 
 def test_a_model_under_the_home_opens_by_its_name(tmp_path):
     copy_of_nano(tmp_path)
     engine = open_engine(tmp_path / "models" / "mine", max_rows=1)
-    assert engine.info.model == "mine" and engine.info.digest == open_engine(bundled_voice(), 1).info.digest
+    assert engine.info.model == "mine" and engine.info.digest == open_engine(bundled(), 1).info.digest
     engine.close()
 
 
 def test_a_name_is_a_directory_under_the_home_or_the_bundled_voice(tmp_path):
     models = copy_of_nano(tmp_path).parent
     assert model_directory("mine", models) == models / "mine"
-    assert model_directory("auto", models) == model_directory("nano", models) == bundled_voice()
+    assert model_directory("auto", models) == model_directory("nano", models) == bundled()
     (models / "mine").rename(models / "miso")
     assert model_directory("auto", models) == models / "miso"
     with pytest.raises(ModelError, match="no model named 'yours'") as error:

@@ -6,19 +6,21 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from benchmarks.degenerate import speak
 from misod.engine import Say, open_engine
 from misod.guard import REPEAT, Watch
 from misod.loudness import TARGET_LUFS, Leveller, measure
-from misod.miso.engine import MisoEngine, bundled_voice
+from misod.miso.engine import MisoEngine
+from misod.weights.models import bundled
 from tests.clicks import worst_click
 
 FRAME = 1920
-LOUDNESS = json.loads((bundled_voice() / "config.json").read_text())["loudness_lufs"]
+LOUDNESS = json.loads((bundled() / "config.json").read_text())["loudness_lufs"]
 
 
 @pytest.fixture(scope="module")
 def nano() -> MisoEngine:
-    return open_engine(bundled_voice(), max_rows=4)
+    return open_engine(bundled(), max_rows=4)
 
 
 @pytest.fixture(scope="module")
@@ -33,16 +35,8 @@ def spoken(nano) -> dict[int, list[tuple[np.ndarray, np.ndarray]]]:
 
 
 def frames(engine: MisoEngine, say: Say) -> tuple[np.ndarray, np.ndarray]:
-    row, codes, pcm, end = engine.prefill(say), [], [], None
-    while end is None:
-        made = np.array(row.frame[0])[0]
-        (chunk,) = engine.step([row])
-        if chunk.pcm.size:
-            codes.append(made)
-            pcm.append(chunk.pcm)
-        end = chunk.end
-    engine.release(row)
-    return np.stack(codes), np.stack(pcm)
+    stream = speak(engine, say)
+    return stream.codes, stream.pcm
 
 
 def level(pcm: np.ndarray, start_gain_db: float) -> np.ndarray:

@@ -6,12 +6,12 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from misod.miso.engine import bundled_voice
 from misod.miso.load import load_model, read_config
 from misod.weights.dims import expected_shapes
+from misod.weights.models import bundled
 from misod.weights.plan import Affine, stored_shapes
 
-NANO = bundled_voice()
+NANO = bundled()
 WEIGHTS = NANO / "model.safetensors"
 
 

@@ -383,13 +383,13 @@ def write_model(home: Path, name: str, precision: str = "q4") -> Path:
 
 
 def test_the_bundled_voice_is_whole(site):
-    assert state(models.whole(site, "nano", models.NANO), "20 MB in 6 files, all there") == OK
+    assert state(models.whole(site, "nano", models.bundled()), "20 MB in 6 files, all there") == OK
 
 
 def test_a_model_is_whole_or_says_which_file_is_not(home, site):
     directory = write_model(home, "miso")
     (home / "models" / "nano").mkdir()
-    assert models.directories(site.paths) == {"nano": models.NANO, "miso": directory}
+    assert models.directories(site.paths) == {"nano": models.bundled(), "miso": directory}
     assert state(models.whole(site, "miso", directory), "q4", "in 5 files") == OK
     (directory / "model.safetensors").write_bytes(b"x" * 1999)
     said = f"{directory / 'model.safetensors'} has 1999 bytes, not 2000"

@@ -9,24 +9,23 @@ import mlx.core as mx
 import pytest
 
 from misod.engine import ModelError
-from misod.miso.engine import MisoEngine, bundled_voice
+from misod.miso.engine import MisoEngine
 from misod.weights import manifest as m
 from misod.weights.manifest import MANIFEST, VERIFIED, check, describe, find_model, mend, new_directory, write_manifest
+from misod.weights.models import bundled
 
 ORIGIN = {"repo": "fixture", "revision": None, "licence": None}
-FILES = sorted(path.relative_to(bundled_voice()).as_posix() for path in bundled_voice().rglob("*.*"))
+FILES = sorted(path.relative_to(bundled()).as_posix() for path in bundled().rglob("*.*"))
 COVERED = [name for name in FILES if name not in (MANIFEST, VERIFIED)]
 
 
 @pytest.fixture
 def model(tmp_path) -> Path:
-    return Path(shutil.copytree(bundled_voice(), tmp_path / "models" / "mine"))
+    return Path(shutil.copytree(bundled(), tmp_path / "models" / "mine"))
 
 
 def test_the_bundled_voice_is_sealed():
-    assert sorted(check(bundled_voice()).files) == COVERED, (
-        "after a change run `python -m training.seal misod/miso/nano`"
-    )
+    assert sorted(check(bundled()).files) == COVERED, "after a change run `python -m training.seal misod/miso/nano`"
 
 
 @pytest.mark.parametrize("name", COVERED)
@@ -60,7 +59,7 @@ def test_a_directory_without_a_manifest_never_loads(model):
 
 
 def edited(change) -> str:
-    raw = json.loads((bundled_voice() / MANIFEST).read_text())
+    raw = json.loads((bundled() / MANIFEST).read_text())
     change(raw)
     return json.dumps(raw)
 
@@ -106,7 +105,7 @@ def test_the_digest_is_that_of_the_weights_and_of_nothing_else(model):
     before = check(model).digest
     (model / "MODEL_CARD.md").write_text("Another card.\n")
     write_manifest(model, describe(model, "mine", "q8", ORIGIN, "a test"))
-    assert check(model).digest == before == check(bundled_voice()).digest
+    assert check(model).digest == before == check(bundled()).digest
     data = bytearray((model / "codec" / "model.safetensors").read_bytes())
     data[-1] ^= 1
     (model / "codec" / "model.safetensors").write_bytes(data)
@@ -168,7 +167,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(model, monkeypatch):
 
 
 def fill(folder: Path, text: str) -> None:
-    shutil.copytree(bundled_voice(), folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST, VERIFIED))
+    shutil.copytree(bundled(), folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST, VERIFIED))
     (folder / "MODEL_CARD.md").write_text(text)
     write_manifest(folder, describe(folder, "mine", "q8", ORIGIN, "a test"))
 
