@@ -263,8 +263,8 @@ def start(quiet) -> None:
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 def stop(quiet) -> None:
     """Stop the daemon once what it speaks is finished."""
-    from misoctl.client import Client, NoDaemon, lock_holder
-    from protocol.paths import find_paths
+    from misoctl.client import Client, NoDaemon
+    from protocol.paths import find_paths, lock_holder
 
     talk, paths, drain_s = hush if quiet else tell, find_paths(), DRAIN_S
     try:
@@ -273,19 +273,19 @@ def stop(quiet) -> None:
             pid, drain_s = now.pid, now.drain_s
     except Failure as failure:
         # of another version, stuck, unreachable: SIGTERM drains too, and needs no common language
-        pid = lock_holder(paths)
-        if pid is None and isinstance(failure, NoDaemon):
+        pid = lock_holder(paths.lock)
+        if not pid and isinstance(failure, NoDaemon):
             talk("misod is not running")
             return
-        if pid is not None:
+        if pid:
             os.kill(pid, signal.SIGTERM)
     deadline_s = time.monotonic() + drain_s + STOP_S
     # not whether the pid is there: in a container nobody may reap it
-    while pid is not None and lock_holder(paths) == pid:
+    while pid and lock_holder(paths.lock) == pid:
         if time.monotonic() > deadline_s:
             raise Failure(errors.SOFTWARE, f"misod, pid {pid}, is still running", f"`kill -9 {pid}`; see {paths.log}")
         time.sleep(0.02)
-    talk("misod stopped" if pid is None else f"misod stopped, pid {pid}")
+    talk(f"misod stopped, pid {pid}" if pid else "misod stopped")
 
 
 def main() -> None:

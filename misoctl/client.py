@@ -4,7 +4,6 @@ A DEALER never learns that nobody listens, so a plain socket is tried first; and
 resumed, so it never reconnects: the monitor tells when the daemon goes.
 """
 
-import fcntl
 import os
 import socket
 import time
@@ -42,19 +41,6 @@ def preflight(paths: Paths) -> None:
             plain.connect(str(paths.socket))
         except OSError:
             raise NoDaemon(paths) from None
-
-
-def lock_holder(paths: Paths) -> int | None:
-    """The pid of the misod that holds the lock; None where none runs. Needs no word from it, so no common version."""
-    try:
-        with paths.lock.open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return None
-    except BlockingIOError:
-        digits = paths.lock.read_bytes().strip()
-        return int(digits) if digits.isdigit() else None
-    return None
 
 
 class Client:

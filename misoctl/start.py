@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from misoctl.client import Client, NoDaemon, lock_holder
+from misoctl.client import Client, NoDaemon
 from misoctl.failure import Failure
 from protocol import errors
 from protocol import messages as m
-from protocol.paths import Paths, make_directories, make_private
+from protocol.paths import Paths, lock_holder, make_directories, make_private
 
 START_S = 30.0  # a cold disk, or a daemon that drains first; 0.3 s is usual
 MAX_STDERR_BYTES = 1 << 20
@@ -42,10 +42,10 @@ def _start(paths: Paths, tell: Tell) -> Client:
         if code not in (None, errors.TRY_AGAIN):
             raise _died(paths, code, offset)
         # another's daemon may hold the lock: one that will answer soon, or one on its way out
-        if (child is None or code is not None) and lock_holder(paths) is None:
+        if (child is None or code is not None) and lock_holder(paths.lock) is None:
             child, offset = _spawn(paths)
         time.sleep(0.02)
-    if (pid := lock_holder(paths)) is not None and (child is None or pid != child.pid):
+    if (pid := lock_holder(paths.lock)) and (child is None or pid != child.pid):
         raise Failure(
             errors.TRY_AGAIN, f"misod, pid {pid}, takes no requests", "`misoctl stop` ends it, then try again"
         )

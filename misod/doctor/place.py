@@ -2,7 +2,6 @@
 
 import difflib
 import errno
-import fcntl
 import os
 import re
 import shutil
@@ -17,7 +16,7 @@ import psutil
 from misod.config import ConfigError, Settings, load_settings, variable
 from misod.doctor.finding import ELSEWHERE, Finding, Site, fail, ok, run, unsafe, warn
 from protocol.errors import UnsafePath
-from protocol.paths import SUN_PATH_BYTES, check_private
+from protocol.paths import SUN_PATH_BYTES, check_private, lock_holder
 
 AGENT_LABEL = "miso.misod"  # of the launchd agent
 
@@ -80,28 +79,16 @@ def socket(site: Site) -> Finding:
 
 def daemon(site: Site) -> Finding:
     """From the lock, its pid and a plain connection: no message, so no common version is needed."""
-    paths, held, listening = site.paths, _is_held(site.paths.lock), _listens(site.paths.socket)
-    if not held and listening:
+    paths, pid, listening = site.paths, lock_holder(site.paths.lock), _listens(site.paths.socket)
+    if pid is None and listening:
         return fail("daemon", f"something that is not misod listens on {paths.socket}", "stop it, or set MISO_HOME")
-    if not held:
+    if pid is None:
         return ok("daemon", "not running; misoctl starts it when it is needed")
-    who = _describe(paths.lock)
+    who = _describe(pid)
     if not listening:
         cure = f"wait a moment; else `misoctl stop`, and see {paths.log}"
         return warn("daemon", f"{who} holds the lock, but nothing listens: it starts, stops or is stuck", cure)
     return ok("daemon", f"running, {who}")
-
-
-def _is_held(lock: Path) -> bool:
-    """Tried with a shared lock for an instant; misod's start allows for that."""
-    try:
-        with lock.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # none there, or not ours to read: the lines above say so
-        return False
-    return False
 
 
 def _listens(path: Path) -> bool:
@@ -110,12 +97,11 @@ def _listens(path: Path) -> bool:
         return plain.connect_ex(os.fsencode(path)) in (0, errno.EAGAIN)  # EAGAIN: its backlog is full
 
 
-def _describe(lock: Path) -> str:
+def _describe(pid: int) -> str:
     try:
-        pid = int(lock.read_bytes())
-        process = psutil.Process(pid)
+        process = psutil.Process(pid or -1)  # no process has that one
         up_s, resident_bytes = time.time() - process.create_time(), process.memory_info().rss
-    except (OSError, ValueError, psutil.Error):
+    except (ValueError, psutil.Error):
         return "a misod of unknown pid"
     return f"pid {pid}, up {up_s:.0f} s, {resident_bytes / 1e6:.0f} MB resident"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from misod.failure import Failure
 from protocol import errors as codes
-from protocol.paths import make_directories
+from protocol.paths import lock_holder, make_directories
 
 NAME = ".pull.lock"
 
@@ -22,10 +22,12 @@ def changing(models: Path) -> Iterator[None]:
     except OSError as error:
         raise Failure(*codes.of_file(error, models)) from None
     try:
-        if not _take(lock):
-            pid = os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = lock_holder(models / NAME) or "unknown"
             why = f"another misod, pid {pid}, is pulling or removing a model"
-            raise Failure(codes.TRY_AGAIN, f"{why}: wait for it, or stop it with `kill {pid}`")
+            raise Failure(codes.TRY_AGAIN, f"{why}: wait for it, or stop it with `kill {pid}`") from None
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         yield
@@ -35,19 +37,4 @@ def changing(models: Path) -> Iterator[None]:
 
 def changed_now(models: Path) -> bool:
     """Whether somebody is at it."""
-    try:
-        lock = os.open(models / NAME, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:  # never used, or no directory
-        return False
-    try:
-        return not _take(lock)
-    finally:
-        os.close(lock)
-
-
-def _take(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    return lock_holder(models / NAME) is not None
