@@ -14,10 +14,11 @@ import click
 import misoctl
 from misoctl import models
 from misoctl.doctor import doctor
-from misoctl.failure import Failure, Stopped
 from misoctl.normalize import normalize
 from protocol import errors
 from protocol import messages as m
+from protocol.errors import Failure
+from protocol.exits import Program
 
 STOP_S = 10.0  # beyond misod's drain
 DRAIN_S = 15.0  # its default, where it could not be asked
@@ -64,7 +65,7 @@ def _version(ctx: click.Context, _param, wanted: bool) -> None:
     ctx.exit()
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_HELP)
+@click.group("misoctl", cls=Program, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXIT_HELP)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Both sides' versions."
 )
@@ -271,6 +272,8 @@ def stop(quiet) -> None:
         with Client(paths) as client:
             now = client.drain()
             pid, drain_s = now.pid, now.drain_s
+    except errors.UnsafePath:
+        raise
     except Failure as failure:
         # of another version, stuck, unreachable: SIGTERM drains too, and needs no common language
         pid = lock_holder(paths.lock)
@@ -289,37 +292,21 @@ def stop(quiet) -> None:
 
 
 def main() -> None:
-    """Every way out: one line where something is wrong, and the documented exit code."""
+    """The program, stopped by signals on its way."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `misoctl status | head -1` ends as any program does
     _stop_on_signals()
     try:
-        cli.main(prog_name="misoctl", standalone_mode=False)
+        cli.main()
     except Stopped as stopped:
         sys.exit(stopped.exit_code)
-    except click.exceptions.Exit as done:
-        sys.exit(done.exit_code)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.ctx.get_help(), err=True)
-        sys.exit(errors.USAGE)
-    except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx else "misoctl"
-        tell(f"{error.format_message().rstrip('.')}; see `{command} --help`")
-        sys.exit(error.exit_code)
-    except Failure as failure:
-        if failure.message:
-            tell(str(failure))
-        sys.exit(failure.exit_code)
-    except errors.UnsafePath as error:
-        tell(str(error))
-        sys.exit(errors.NO_PERMISSION)
-    except OSError as error:  # printing: the full disk or the closed pipe that our standard output is
-        from misoctl.sink import forget
 
-        forget(sys.stdout)
-        if isinstance(error, BrokenPipeError):
-            sys.exit(errors.BROKEN_PIPE)
-        tell(f"{error.filename or 'standard output'}: {error.strerror}")
-        sys.exit(errors.IO_ERROR)
+
+class Stopped(BaseException):
+    """A signal asks us to end; raised wherever we are, so that every sink and request is closed on the way out."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.exit_code = errors.SIGNALLED + number
 
 
 def _stop_on_signals() -> None:

@@ -9,9 +9,9 @@ import socket
 import time
 from collections.abc import Iterator
 
-from misoctl.failure import Failure
 from protocol import codec, errors
 from protocol import messages as m
+from protocol.errors import Failure
 from protocol.paths import Paths, check_private
 
 ANSWER_S = 5.0  # the daemon's I/O thread answers within a millisecond, or something is wrong

@@ -8,9 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from misoctl.failure import Failure
 from misoctl.sink import WavFile, wav_header
 from protocol import errors
+from protocol.errors import Failure
 
 RAW_PLAYERS = {
     "ffplay": ["-nodisp", "-autoexit", "-loglevel", "error", "-i", "-"],  # reads a WAV stream

@@ -5,9 +5,9 @@ import json
 import struct
 from dataclasses import asdict, dataclass, field
 
-from misoctl.failure import Failure
 from protocol import codec, errors
 from protocol import messages as m
+from protocol.errors import Failure
 
 SHAPES_SOUND = (
     "seed",

@@ -4,10 +4,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from misoctl.failure import Failure
 from misoctl.sink import WavFile
 from protocol import errors
 from protocol import messages as m
+from protocol.errors import Failure
 
 _TURN = re.compile(r"\s*(?:\[(\d{1,2})\]|([^\W\d][\w .'-]{0,30}):)\s+(\S.*)")
 MAX_SPEAKERS = 100

@@ -9,10 +9,11 @@ import struct
 import sys
 import tempfile
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO
 
-from misoctl.failure import Failure
 from protocol import errors
+from protocol.errors import Failure
+from protocol.exits import forget
 
 UNKNOWN = 0xFFFFFFFF  # sizes in the header of a stream that cannot seek
 HEADER_BYTES = 44
@@ -131,13 +132,6 @@ def open_output(output: str, raw: bool) -> WavFile | Stream:
     except OSError as error:
         raise Failure(errors.CANT_CREATE, f"cannot write {output}: {error.strerror}", "choose another -o") from None
     return WavFile(path)
-
-
-def forget(out: BinaryIO | TextIO) -> None:
-    """Point the descriptor at /dev/null: Python's own flush at exit would fail a second time."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, out.fileno())
-    os.close(null)
 
 
 def _umask() -> int:

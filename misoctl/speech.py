@@ -8,13 +8,13 @@ from contextlib import contextmanager
 import click
 
 from misoctl.client import Client
-from misoctl.failure import Failure
 from misoctl.player import open_player
 from misoctl.receipt import Hashed
 from misoctl.script import Script, Stems, parse
 from misoctl.sink import open_output
 from protocol import errors
 from protocol import messages as m
+from protocol.errors import Failure
 
 WAITS = {"loading": "loading the model", "queued": "waiting for a free row", "parked": ""}
 

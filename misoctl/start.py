@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from misoctl.client import Client, NoDaemon
-from misoctl.failure import Failure
 from protocol import errors
 from protocol import messages as m
+from protocol.errors import Failure
 from protocol.paths import Paths, lock_holder, make_directories, make_private
 
 START_S = 30.0  # a cold disk, or a daemon that drains first; 0.3 s is usual

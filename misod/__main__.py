@@ -9,7 +9,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from misod.cli import main
 
-    main(prog_name="misod")
+    main()
 
 
 if __name__ == "__main__":

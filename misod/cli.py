@@ -13,12 +13,13 @@ import click
 
 import misod
 from misod import commands
-from misod.config import ConfigError, Settings, load_settings, variable
+from misod.config import Settings, load_settings, variable
 from misod.doctor import doctor
 from misod.log import start_log
 from misod.normalize import normalize
-from misod.runtime import AlreadyRunning, TooFewFiles, secure
+from misod.runtime import secure
 from protocol import errors
+from protocol.exits import Program
 from protocol.paths import find_paths
 
 if TYPE_CHECKING:  # numpy's 40 ms: `list` and its like go without
@@ -35,7 +36,7 @@ def _settings_help() -> str:
     return "\n".join(lines)
 
 
-@click.group(cls=commands.Verbs, epilog=_settings_help(), context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("misod", cls=Program, epilog=_settings_help(), context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(misod.__version__, prog_name="misod")
 def main() -> None:
     """The miso daemon: keeps a speech model warm and speaks for misoctl."""
@@ -74,14 +75,8 @@ def run(flags: dict, opener: Callable[[Path, int], "Engine"]) -> int:
         settings = load_settings(paths.config, flags)
         lock = secure(paths)  # held until the process ends
         start_log(paths.log, settings.log_level)
-    except AlreadyRunning as error:
-        return _refuse(errors.TRY_AGAIN, f"{error}; `misoctl stop` ends it")
-    except ConfigError as error:
-        return _refuse(errors.BAD_CONFIG, str(error))
-    except TooFewFiles as error:
-        return _refuse(errors.OS_LIMIT, str(error))
-    except errors.UnsafePath as error:
-        return _refuse(errors.NO_PERMISSION, str(error))
+    except errors.Failure as failure:
+        return _refuse(failure.exit_code, str(failure))
     except OSError as error:
         return _refuse(*errors.of_file(error, home))
     from misod.engine import Models, model_directory

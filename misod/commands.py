@@ -7,13 +7,12 @@ import json
 import os
 import signal
 import sys
-from typing import NoReturn
 
 import click
 
-from misod.failure import Failure
 from misod.weights.plan import EMBEDDINGS, PRECISIONS
 from protocol import errors
+from protocol.errors import Failure
 from protocol.paths import find_paths
 
 
@@ -21,49 +20,18 @@ def tell(line: str) -> None:
     click.echo(f"misod: {line}", err=True)
 
 
-class Verbs(click.Group):
-    """Every way out of a verb: one line where something is wrong, and the documented exit code."""
-
-    def main(self, *args, **extra) -> NoReturn:
-        try:
-            super().main(*args, **extra | {"standalone_mode": False})
-        except click.exceptions.Exit as done:
-            sys.exit(done.exit_code)
-        except click.exceptions.NoArgsIsHelpError as error:
-            click.echo(error.ctx.get_help(), err=True)
-            sys.exit(errors.USAGE)
-        except click.UsageError as error:
-            command = error.ctx.command_path if error.ctx else "misod"
-            tell(f"{error.format_message().rstrip('.')}; see `{command} --help`")
-            sys.exit(error.exit_code)
-        except Failure as failure:
-            tell(str(failure))
-            sys.exit(failure.exit_code)
-        except errors.UnsafePath as error:
-            tell(str(error))
-            sys.exit(errors.NO_PERMISSION)
-        sys.exit(errors.OK)
-
-
-class Verb(click.Command):
-    """One that reads and writes files: what it cannot, standard output too, is one line."""
-
-    def invoke(self, ctx: click.Context) -> None:
-        if sys.stdout is None:
-            raise Failure(errors.IO_ERROR, "standard output is closed")
-        try:
-            super().invoke(ctx)
-            sys.stdout.flush()
-        except OSError as error:
-            sys.stdout = open(os.devnull, "w")  # or Python would try once more at its end
-            raise Failure(errors.IO_ERROR, f"{error.filename or 'standard output'}: {error.strerror}") from None
+def print_data() -> None:
+    """Before what was asked for is printed. A reader that goes away ends us, as `list | head -1` does any program."""
+    if sys.stdout is None:
+        raise Failure(errors.IO_ERROR, "standard output is closed")
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
 def as_json(command):
     return click.option("--json", "as_json", is_flag=True, help="As JSON, on standard output.")(command)
 
 
-@click.command("pull", cls=Verb)
+@click.command("pull")
 @click.argument("model", default="miso")
 @click.option("--precision", type=click.Choice(PRECISIONS), help="Bits of the weights; by default what memory allows.")
 @click.option("--embeddings", type=click.Choice(EMBEDDINGS), help="Of the embeddings; bf16 with bf16, else q8.")
@@ -88,6 +56,8 @@ def pull(model, precision, embeddings, origin, keep, quiet, as_json) -> None:
     from misod.weights.pull import Request
     from misod.weights.pull import pull as do
 
+    if as_json:
+        print_data()
     os.umask(0o077)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     talk = (lambda _line: None) if quiet else tell
@@ -103,14 +73,14 @@ def pull(model, precision, embeddings, origin, keep, quiet, as_json) -> None:
         click.echo(json.dumps(done))
 
 
-@click.command("list", cls=Verb)
+@click.command("list")
 @as_json
 def list_(as_json) -> None:
     """The models that are here."""
     from misod.weights import models
     from misod.weights.progress import size
 
-    _end_with_the_reader()
+    print_data()
     paths = find_paths()
     default = _default(paths)
     rows = [models.summary(entry, default) for entry in models.entries(paths.models)]
@@ -127,14 +97,14 @@ def list_(as_json) -> None:
         click.echo(f"{mark} {row['name']:<{width}}  {row['precision']:<5}  {size(row['bytes']):>8}  {source}")
 
 
-@click.command(cls=Verb)
+@click.command()
 @click.argument("model")
 @as_json
 def show(model, as_json) -> None:
     """What a model is made of."""
     from misod.weights import models
 
-    _end_with_the_reader()
+    print_data()
     paths = find_paths()
     detail = models.detail(models.find(paths.models, model), _default(paths))
     if as_json:
@@ -144,7 +114,7 @@ def show(model, as_json) -> None:
         click.echo(f"{name:<11} {value}")
 
 
-@click.command(cls=Verb)
+@click.command()
 @click.argument("model")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 def rm(model, quiet) -> None:
@@ -157,7 +127,7 @@ def rm(model, quiet) -> None:
         tell(f"removed {model}: {size(freed)} are free again")
 
 
-@click.command(cls=Verb)
+@click.command()
 @click.argument("model")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 def verify(model, quiet) -> None:
@@ -176,14 +146,10 @@ VERBS = (pull, list_, show, rm, verify)
 
 
 def _default(paths) -> str:
-    from misod.config import ConfigError, load_settings
+    from misod.config import load_settings
     from misod.weights import models
 
-    try:
-        wanted = load_settings(paths.config, {}).model
-    except ConfigError as error:
-        raise Failure(errors.BAD_CONFIG, str(error)) from None
-    return models.default_name(wanted, paths.models)
+    return models.default_name(load_settings(paths.config, {}).model, paths.models)
 
 
 def _lines(detail: dict) -> list[tuple[str, str]]:
@@ -204,8 +170,3 @@ def _lines(detail: dict) -> list[tuple[str, str]]:
     lines += [("source" if name == "repo" else name, value) for name, value in detail["source"].items() if value]
     lines += [("digest", detail["digest"]), ("made by", detail["made_by"]), ("directory", detail["directory"])]
     return lines
-
-
-def _end_with_the_reader() -> None:
-    """`misod list | head -1` ends as any program does."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -6,9 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+from protocol.errors import BAD_CONFIG, Failure
 
-class ConfigError(Exception):
+
+class ConfigError(Failure):
     """A setting is wrong: the message says which, where it came from and what it may be."""
+
+    def __init__(self, message: str):
+        super().__init__(BAD_CONFIG, message)
 
 
 def _setting(default, help_text: str, low: float | None = None, high: float | None = None):

@@ -6,12 +6,12 @@ from dataclasses import asdict
 
 import click
 
-from misod.commands import Verb
-from misod.failure import Failure
+from misod.commands import print_data
 from protocol import errors
+from protocol.errors import Failure
 
 
-@click.command(cls=Verb)
+@click.command()
 @click.option("--json", "as_json", is_flag=True, help="As a JSON list of {text, spans, pause_s, unread}.")
 @click.option("--emoji", type=click.Choice(["drop", "name"]), default="drop", show_default=True)
 @click.option("--letters", is_flag=True, help="As the bundled voice reads it: letters and plain marks only.")
@@ -19,6 +19,7 @@ def normalize(as_json: bool, emoji: str, letters: bool) -> None:
     """Print what would be spoken of standard input, one sentence a line."""
     from misod.text import WHOLE, Limits, Manner, pieces
 
+    print_data()
     data = sys.stdin.buffer.read()
     try:
         text = data.decode("utf-8-sig")

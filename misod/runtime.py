@@ -13,29 +13,18 @@ import time
 
 import psutil
 
-from protocol.errors import UnsafePath
+from protocol import errors
+from protocol.errors import Failure, UnsafePath
 from protocol.paths import Paths, make_directories, make_private
 
 WANTED_FILES = 16384  # a connection that says nothing holds one for a second
 FEWEST_FILES = 1024  # under this libzmq's ipc accept may abort on EMFILE (libzmq #1306)
 
 
-class AlreadyRunning(Exception):
-    """Another misod holds the lock; `pid` where it could be read."""
-
-    def __init__(self, pid: int | None):
-        super().__init__(f"already running, pid {pid or 'unknown'}")
-        self.pid = pid
-
-
-class TooFewFiles(Exception):
-    pass
-
-
 def secure(paths: Paths) -> int:
     """Everything up to the lock, which the returned descriptor holds until the process ends.
 
-    Raises AlreadyRunning, TooFewFiles or UnsafePath.
+    Raises Failure: another runs, too few open files, UnsafePath.
     """
     os.umask(0o077)  # for the life of the process: bind and listen happen inside libzmq
     _raise_file_limit()
@@ -54,7 +43,8 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         soft = wanted
     if soft < FEWEST_FILES:
-        raise TooFewFiles(f"only {soft} files may be open, misod needs {FEWEST_FILES}: raise `ulimit -n`")
+        why = f"only {soft} files may be open, misod needs {FEWEST_FILES}: raise `ulimit -n`"
+        raise Failure(errors.OS_LIMIT, why)
 
 
 def _take_lock(paths: Paths) -> int:
@@ -67,13 +57,13 @@ def _take_lock(paths: Paths) -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if pid := _read_pid(lock):
-                raise AlreadyRunning(pid) from None
+                break
             time.sleep(0.01)
         else:
             os.ftruncate(lock, 0)
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
             return lock
-    raise AlreadyRunning(None)
+    raise Failure(errors.TRY_AGAIN, f"already running, pid {pid or 'unknown'}", "`misoctl stop` ends it")
 
 
 def holds(lock: int, paths: Paths) -> bool:

@@ -94,5 +94,25 @@ class ProtocolError(Exception):
         self.code, self.message, self.id = code, message, request
 
 
-class UnsafePath(Exception):
+class Failure(Exception):
+    """What was asked for cannot be done. `message` is one line: what, where; `next_step`: what to do."""
+
+    def __init__(self, exit_code: int, message: str, next_step: str = ""):
+        super().__init__(message)
+        self.exit_code, self.message, self.next_step = exit_code, message, next_step
+
+    @classmethod
+    def of_code(cls, code: str, message: str) -> "Failure":
+        """From an error on the wire; a code newer than this client is a failure of the daemon."""
+        entry = ERRORS.get(code, Entry(SOFTWARE))
+        return cls(entry.exit_code, message, entry.next_step)
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.next_step}" if self.next_step else self.message
+
+
+class UnsafePath(Failure):
     """A directory, lock or socket that is not safely ours, or cannot be used. One line, names the path."""
+
+    def __init__(self, message: str):
+        super().__init__(NO_PERMISSION, message)

@@ -115,9 +115,4 @@ def _summary(findings: list[Finding]) -> str:
 
 def _say(text: str) -> None:
     coding = sys.stdout.encoding
-    try:
-        click.echo(text.encode(coding, "replace").decode(coding))  # a file's name may be any bytes
-        sys.stdout.flush()
-    except OSError as error:
-        print(f"misod: standard output: {error.strerror}", file=sys.stderr)
-        os._exit(errors.IO_ERROR)  # Python's own flush at exit would fail a second time
+    click.echo(text.encode(coding, "replace").decode(coding))  # a file's name may be any bytes

@@ -21,11 +21,11 @@ from huggingface_hub import HfApi, constants, errors, get_session, hf_hub_url, h
 from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils import build_hf_headers, logging
 
-from misod.failure import Failure
 from misod.weights import hub_errors
 from misod.weights.manifest import sha256_of
 from misod.weights.sources import Known, Source
 from protocol import errors as codes
+from protocol.errors import Failure
 
 logging.set_verbosity_error()  # what goes wrong is said here, once
 

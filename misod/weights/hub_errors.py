@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import httpx2
 from huggingface_hub import constants, errors, get_token
 
-from misod.failure import Failure
 from protocol import errors as codes
+from protocol.errors import Failure
 
 LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
 GOES_ON = "the same command goes on from there"

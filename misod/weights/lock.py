@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from misod.failure import Failure
 from protocol import errors as codes
+from protocol.errors import Failure
 from protocol.paths import lock_holder, make_directories
 
 NAME = ".pull.lock"

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from misod.failure import Failure
 from misod.weights import lock, manifest
 from misod.weights.check import read_headers
 from misod.weights.manifest import Manifest
 from misod.weights.plan import Affine, read_quantization
 from protocol import errors as codes
+from protocol.errors import Failure
 
 BUNDLED = "nano"
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from misod.failure import Failure
 from misod.weights import budget, convert, layout, lock, manifest, models
 from misod.weights.convert import Parts
 from misod.weights.progress import Progress, size
 from misod.weights.recorded import Recorded
 from misod.weights.sources import CODEC, CODEC_FILE, TOKENIZER, WEIGHTS, Source
 from protocol import errors as codes
+from protocol.errors import Failure
 from protocol.paths import Paths
 
 SPARE = 1.1  # room that must be free, over what is needed

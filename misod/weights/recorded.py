@@ -8,9 +8,9 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from misod.failure import Failure
 from misod.weights.sources import Known, Source
 from protocol import errors as codes
+from protocol.errors import Failure
 
 
 class Recorded:

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from misoctl import player
-from misoctl.failure import Failure, Stopped
+from misoctl.cli import Stopped
 from misoctl.sink import wav_header
 from protocol import errors
+from protocol.errors import Failure
 
 PCM = bytes(range(256)) * 15
 RATE = 24000

@@ -2,10 +2,10 @@
 
 import pytest
 
-from misoctl.failure import Failure
 from misoctl.script import parse
 from misod.text import Limits, Reader, Script, Turn, turns
 from protocol import errors
+from protocol.errors import Failure
 
 WRITTEN = """# a scene
 anna: Is anybody there?

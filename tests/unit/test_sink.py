@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from misoctl.failure import Failure
 from misoctl.sink import UNKNOWN, Stream, WavFile, open_output, wav_header
 from protocol import errors
+from protocol.errors import Failure
 
 PCM = bytes(range(256)) * 15  # 1,920 samples
 RATE = 24000
@@ -87,7 +87,7 @@ def test_a_full_disk_leaves_the_existing_file_and_nothing_beside_it(tmp_path, fr
     code = """if 1:
         import resource, signal, sys
         from pathlib import Path
-        from misoctl.failure import Failure
+        from protocol.errors import Failure
         from misoctl.sink import WavFile
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         limit = 3840 * int(sys.argv[2]) + 20
@@ -173,7 +173,7 @@ def test_a_write_protected_file_or_directory_is_refused_to_a_user(tmp_path):
         pytest.skip("needs root to become another user in a directory of its own")
     code = """if 1:
         import os, sys
-        from misoctl.failure import Failure
+        from protocol.errors import Failure
         from misoctl.sink import open_output
         os.setgroups([]); os.setgid(65534); os.setuid(65534)
         try:
@@ -220,7 +220,7 @@ def test_a_device_is_written_to_and_not_replaced():
 
 STREAM = """if 1:
     import os, signal, sys
-    from misoctl.failure import Failure
+    from protocol.errors import Failure
     from misoctl.sink import open_output
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     if "closed" in sys.argv: os.close(1); sys.stdout = None

@@ -6,8 +6,8 @@ import signal
 import pytest
 
 from misoctl import start
-from misoctl.failure import Failure
 from protocol import errors
+from protocol.errors import Failure
 from protocol.paths import Paths, make_private
 
 

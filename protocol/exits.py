@@ -1,0 +1,50 @@
+"""The ways out of both programs: one line on stderr where something is wrong, and the documented exit code.
+
+No part of the wire, and the one module here that needs click.
+"""
+
+import os
+import sys
+from typing import BinaryIO, NoReturn, TextIO
+
+import click
+
+from protocol import errors
+
+
+class Program(click.Group):
+    """Its verbs raise, this tells: UsageError, Failure, and the OSError of a standard output that takes no more."""
+
+    def main(self, *args, **extra) -> NoReturn:
+        line = ""
+        try:
+            super().main(*args, **extra | {"prog_name": self.name, "standalone_mode": False})
+            code = errors.OK
+        except click.exceptions.Exit as done:
+            code = done.exit_code
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.ctx.get_help(), err=True)
+            code = errors.USAGE
+        except click.UsageError as error:
+            command = error.ctx.command_path if error.ctx else self.name
+            code, line = error.exit_code, f"{error.format_message().rstrip('.')}; see `{command} --help`"
+        except errors.Failure as failure:
+            code, line = failure.exit_code, str(failure)
+        except BrokenPipeError:
+            forget(sys.stdout)
+            code = errors.BROKEN_PIPE
+        except OSError as error:
+            forget(sys.stdout)
+            code, line = errors.IO_ERROR, f"{error.filename or 'standard output'}: {error.strerror}"
+        if line:
+            click.echo(f"{self.name}: {line}", err=True)
+        sys.exit(code)
+
+
+def forget(out: BinaryIO | TextIO | None) -> None:
+    """Point the descriptor at /dev/null: Python's own flush at exit would fail a second time."""
+    if out is None:  # closed by the caller
+        return
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, out.fileno())
+    os.close(null)
