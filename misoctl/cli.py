@@ -12,9 +12,7 @@ from dataclasses import asdict
 import click
 
 import misoctl
-from misoctl import models
-from misoctl.doctor import doctor
-from misoctl.normalize import normalize
+from misoctl import handed
 from protocol import errors
 from protocol import messages as m
 from protocol.errors import Failure
@@ -79,7 +77,7 @@ def cli() -> None:
     """
 
 
-for verb in (doctor, normalize, *models.VERBS):
+for verb in handed.VERBS:
     cli.add_command(verb)
 
 

@@ -1,4 +1,4 @@
-"""Verbs that misod has too: misoctl reads the command line and becomes misod, which does the work."""
+"""Verbs that misod has too: misoctl reads the command line and becomes misod, which has what the work needs."""
 
 import os
 import sys
@@ -23,3 +23,147 @@ class Handed(click.Command):
 
     def invoke(self, ctx: click.Context) -> NoReturn:
         hand_over(self.name, *ctx.meta["arguments"])
+
+
+PULLABLE = ("miso", "kitten")
+
+
+def _known(_ctx, _param, model: str) -> str:
+    """A misspelt name is no download: refused here, before anything is started."""
+    if model in PULLABLE:
+        return model
+    import difflib  # 5 ms
+
+    close = difflib.get_close_matches(model, PULLABLE, n=1, cutoff=0.5)
+    cure = f"did you mean {close[0]}?" if close else f"there is {', '.join(PULLABLE)}"
+    raise click.BadParameter(f"there is no model {model!r} to pull: {cure}")
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="As JSON, on standard output.")
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
+
+
+@click.command(cls=Handed)
+@click.argument("model", default="miso", callback=_known)
+@click.option(
+    "--precision",
+    type=click.Choice(("q4", "mixed", "q8", "bf16")),
+    help="Bits of the weights; by default the best that this machine's memory allows.",
+)
+@click.option(
+    "--embeddings", type=click.Choice(("q8", "bf16")), help="Of the embeddings; by default bf16 with bf16, else q8."
+)
+@click.option(
+    "--from",
+    "origin",
+    metavar="DIR|REPO",
+    help="A directory that has the files, for which no network is used; or another repository that miso knows.",
+)
+@click.option("--keep", is_flag=True, help="Keep what was downloaded once the model is made.")
+@quiet_option
+@json_option
+def pull(**_) -> None:
+    """Download MODEL (miso), convert it for this machine, check it.
+
+    Says first how much that is and what room it takes. Stopped at any point, the same command goes on from there.
+
+    \b
+      misoctl pull
+      misoctl pull miso --precision q4
+      misoctl pull --from mlx-community/MisoLabs-MisoTTS-bf16   # half as much
+      misoctl pull --from ~/Downloads/MisoTTS                   # no network
+    """
+
+
+@click.command("list", cls=Handed)
+@json_option
+def list_(**_) -> None:
+    """The models that are here; * is the one that speaks.
+
+    \b
+      misoctl list
+      misoctl list --json
+    """
+
+
+@click.command(cls=Handed)
+@click.argument("model")
+@json_option
+def show(**_) -> None:
+    """What MODEL is made of: precision, sizes, digest, source, licence.
+
+    \b
+      misoctl show nano
+      misoctl show miso --json
+    """
+
+
+@click.command(cls=Handed)
+@click.argument("model")
+@quiet_option
+def rm(**_) -> None:
+    """Remove MODEL from this machine. nano comes with miso and stays.
+
+    \b
+      misoctl rm miso
+    """
+
+
+@click.command(cls=Handed)
+@click.argument("model")
+@quiet_option
+def verify(**_) -> None:
+    """Read all of MODEL and compare it with what was written; exit 65 where a file differs.
+
+    \b
+      misoctl verify miso
+    """
+
+
+MODEL_VERBS = (pull, list_, show, rm, verify)
+
+
+@click.command(cls=Handed)
+@click.option("--json", "as_json", is_flag=True, help="As a JSON list of {name, state, detail, cure}.")
+def doctor(**_) -> None:
+    """Check this machine, the models and the daemon.
+
+    Each line is ok, warn or fail, with the cure below it; exit 1 if one is fail. Nothing is changed or started.
+
+    \b
+      misoctl doctor
+      misoctl doctor --json | jq '.[] | select(.state != "ok")'
+    """
+
+
+@click.command()
+@click.argument("text", nargs=-1)
+@click.option("-f", "--file", "source", metavar="FILE", help="Read the text from FILE; - is standard input.")
+@click.option("--json", "as_json", is_flag=True, help="As a JSON list of {text, spans, pause_s, unread}.")
+@click.option(
+    "--emoji", type=click.Choice(["drop", "name"]), default="drop", show_default=True, help="Say their names?"
+)
+@click.option("--letters", is_flag=True, help="As the bundled voice reads it: letters and plain marks only.")
+def normalize(text, source, as_json: bool, emoji: str, letters: bool) -> None:
+    """Show what would be spoken of TEXT, or of what is piped in, one sentence a line. Nothing is spoken.
+
+    A span is [start, end, source_start, source_end], in characters: of the line, and of the text it stands for.
+
+    \b
+      misoctl normalize "It cost $5.3 billion."
+      misoctl normalize -f letter.md --json | jq '.[].text'
+    """
+    import tempfile
+
+    from misoctl.speech import read_text
+
+    words = read_text(text, source) or ""
+    with tempfile.TemporaryFile() as file:  # no pipe: nobody would be left to write into it
+        file.write(words.encode())
+        file.seek(0)
+        descriptor = os.dup(file.fileno())  # the file's own may be 0, where standard input was closed
+    os.dup2(descriptor, 0)
+    hand_over("normalize", "--emoji", emoji, *["--json"] * as_json, *["--letters"] * letters)
+
+
+VERBS = (doctor, normalize, *MODEL_VERBS)

@@ -1,7 +1,6 @@
 """misod: `misod serve` runs the daemon in the foreground, for launchd and for a look at what it does."""
 
 import faulthandler
-import logging
 import os
 import sys
 from collections.abc import Callable
@@ -14,10 +13,6 @@ import click
 import misod
 from misod import commands
 from misod.config import Settings, load_settings, variable
-from misod.doctor import doctor
-from misod.log import start_log
-from misod.normalize import normalize
-from misod.runtime import secure
 from protocol import errors
 from protocol.exits import Program
 from protocol.paths import find_paths
@@ -42,7 +37,7 @@ def main() -> None:
     """The miso daemon: keeps a speech model warm and speaks for misoctl."""
 
 
-for verb in (doctor, normalize, *commands.VERBS):
+for verb in commands.VERBS:
     main.add_command(verb)
 
 
@@ -67,6 +62,9 @@ def serve(**flags) -> None:
 
 def run(flags: dict, opener: Callable[[Path, int], "Engine"]) -> int:
     """The daemon, start to end; the exit code. `opener` makes the engine of a model's directory."""
+    from misod.log import start_log
+    from misod.runtime import secure
+
     faulthandler.enable()
     home = None
     try:
@@ -92,6 +90,8 @@ def run(flags: dict, opener: Callable[[Path, int], "Engine"]) -> int:
 
 def leave(code: int) -> NoReturn:
     """End without C++ destructors: MLX's abort the process, for its streams belong to the worker's thread."""
+    import logging
+
     logging.shutdown()
     os._exit(code)
 

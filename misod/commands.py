@@ -1,12 +1,13 @@
-"""misod's verbs for models: pull, list, show, rm, verify. misoctl declares the same and starts these.
+"""misod's verbs beside serve: misoctl declares the same and starts these.
 
-stdout is data, stderr is talk. Each verb imports what it needs: only pull needs mlx's size of machinery.
+stdout is data, stderr is talk. Each verb imports what it needs: `list` is to be there at once.
 """
 
 import json
 import os
 import signal
 import sys
+from dataclasses import asdict
 
 import click
 
@@ -142,7 +143,46 @@ def verify(model, quiet) -> None:
         tell(f"{model}: all {len(made.files)} files are as they were made, digest {made.digest[:12]}")
 
 
-VERBS = (pull, list_, show, rm, verify)
+MODEL_VERBS = (pull, list_, show, rm, verify)
+
+
+@click.command()
+@as_json
+def doctor(as_json) -> None:
+    """Check this machine, the models and the daemon; exit 1 if something must be mended."""
+    from misod.doctor import report
+
+    if sys.stdout is None:  # closed by the caller: the exit code still tells
+        sys.stdout = open(os.devnull, "w")
+    print_data()
+    sys.exit(report(as_json))
+
+
+@click.command()
+@as_json
+@click.option("--emoji", type=click.Choice(["drop", "name"]), default="drop", show_default=True)
+@click.option("--letters", is_flag=True, help="As the bundled voice reads it: letters and plain marks only.")
+def normalize(as_json, emoji, letters) -> None:
+    """Print what would be spoken of standard input, one sentence a line."""
+    from misod.text import WHOLE, Limits, Manner, pieces
+
+    print_data()
+    data = sys.stdin.buffer.read()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        message = f"standard input is not UTF-8: byte {error.start} is 0x{data[error.start]:02x}"
+        raise Failure(errors.BAD_DATA, message, "convert it with `iconv -t utf-8`") from None
+    limits = Limits(WHOLE.max_words, WHOLE.max_characters, letters=letters)
+    told = pieces(text, limits, Manner(emoji=emoji, at_once=False))
+    if as_json:
+        click.echo(json.dumps([asdict(piece) for piece in told], ensure_ascii=False))
+        return
+    for piece in told:
+        click.echo(piece.text)
+
+
+VERBS = (*MODEL_VERBS, doctor, normalize)
 
 
 def _default(paths) -> str:

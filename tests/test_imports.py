@@ -18,7 +18,7 @@ ARROWS = {
         HEAVY | {"misod", "zmq", "msgpack", "platformdirs"},
     ),
     "all of misoctl loads nothing heavy, nor the daemon": (
-        "import misoctl.cli, misoctl.client, misoctl.models, misoctl.player, misoctl.sink, misoctl.speech, zmq\n"
+        "import misoctl.cli, misoctl.client, misoctl.handed, misoctl.player, misoctl.sink, misoctl.speech, zmq\n"
         "import misoctl.start",
         HEAVY | {"misod"},
     ),

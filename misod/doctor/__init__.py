@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import shutil
-import signal
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -45,25 +44,15 @@ COLOURS = {OK: "green", WARN: "yellow", FAIL: "red"}
 INDENT = 21  # where details begin: a state, a name, and two spaces after each
 
 
-@click.command()
-@click.option("--json", "as_json", is_flag=True, help="As a JSON list of {name, state, detail, cure}.")
-def doctor(as_json: bool) -> None:
-    """Check this machine, the models and the daemon; exit 1 if something must be mended.
-
-    \b
-      misoctl doctor
-      misoctl doctor --json | jq '.[] | select(.state != "ok")'
-    """
-    if sys.stdout is None:  # closed by the caller: the exit code still tells
-        sys.stdout = open(os.devnull, "w")
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `doctor | head -1` ends as any program does
+def report(as_json: bool) -> int:
+    """Print every finding; -> the exit code."""
     findings = []
     for finding in examine():
         findings.append(finding)
         if not as_json:
             _say("\n".join(_lines(finding, shown_before=findings[:-1])))
     _say(json.dumps([asdict(each) for each in findings]) if as_json else _summary(findings))
-    sys.exit(errors.FAILED if any(each.state == FAIL for each in findings) else errors.OK)
+    return errors.FAILED if any(each.state == FAIL for each in findings) else errors.OK
 
 
 def examine() -> Iterator[Finding]:

@@ -1,6 +1,5 @@
 """The models that are here, behind `list`, `show`, `verify` and `rm`. Reads manifests and headers; imports no mlx."""
 
-import difflib
 import json
 import os
 import shutil
@@ -65,6 +64,8 @@ def find(models: Path, name: str) -> Entry:
 
 def near(name: str, known: Mapping | tuple[str, ...]) -> str:
     """ ": did you mean nano?", or what there is."""
+    import difflib  # 5 ms
+
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f": did you mean {close[0]}?" if close else f": there is {', '.join(known)}"
 

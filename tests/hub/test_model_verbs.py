@@ -12,8 +12,8 @@ import click
 import pytest
 from pulling import Home
 
-from misoctl.models import VERBS as THEIRS
-from misod.commands import VERBS as OURS
+from misoctl.handed import MODEL_VERBS as THEIRS
+from misod.commands import MODEL_VERBS as OURS
 from misod.engine import model_directory
 from misod.weights import lock, models
 from protocol import errors
