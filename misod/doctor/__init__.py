@@ -68,7 +68,7 @@ def examine() -> Iterator[Finding]:
 
 def checks(site: Site) -> list[Check]:
     fits = [partial(machine.fit, precision=precision) for precision in PRECISIONS]
-    whole = [partial(models.whole, name=name, directory=here) for name, here in models.directories(site.paths).items()]
+    whole = [partial(models.whole, name=name, directory=here) for name, here in models.here(site.paths).items()]
     return [*MACHINE, *(MAC if site.mac else ()), *ENGINE, *fits, *HOME, *whole, *SPEECH]
 
 

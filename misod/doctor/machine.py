@@ -8,11 +8,12 @@ from pathlib import Path
 
 import psutil
 
-from misod.doctor.finding import Finding, Site, fail, gb, ok, run, warn
+from misod.doctor.finding import Finding, Site, fail, ok, run, warn
 from misod.doctor.models import installed_precision
 from misod.doctor.probe import ProbeFailed
 from misod.runtime import FEWEST_FILES
 from misod.weights import budget
+from misod.weights.progress import size
 
 OLDEST_MACOS = 14  # of MLX's wheels, macosx_14_0
 OLDEST_GLIBC = (2, 35)  # of MLX's wheels, manylinux_2_35
@@ -71,7 +72,7 @@ def _distribution() -> str:
 
 def memory(_site: Site) -> Finding:
     now = psutil.virtual_memory()
-    detail = f"{gb(now.total)} ({now.total / 2**30:.0f} GiB), {gb(now.available)} of it free"
+    detail = f"{size(now.total)} ({now.total / 2**30:.0f} GiB), {size(now.available)} of it free"
     if now.available < LITTLE_MEMORY_BYTES:
         return warn("memory", detail, "close what you do not need: the bundled voice takes 0.2 GB, the 8B far more")
     return ok("memory", detail)
@@ -85,10 +86,10 @@ def wired_limit(site: Site) -> Finding:
     limit_bytes = int(text) << 20
     if limit_bytes > MOST_WIRED * psutil.virtual_memory().total:
         cure = "`sudo sysctl iogpu.wired_limit_mb=0` gives the choice back to macOS"
-        return warn("wired limit", f"{gb(limit_bytes)} leaves macOS too little memory", cure)
+        return warn("wired limit", f"{size(limit_bytes)} leaves macOS too little memory", cure)
     if limit_bytes:
-        return ok("wired limit", f"{gb(limit_bytes)}, set by hand (iogpu.wired_limit_mb)")
-    known = "" if isinstance(site.probe, ProbeFailed) else f": {gb(site.probe.memory_bytes)}"
+        return ok("wired limit", f"{size(limit_bytes)}, set by hand (iogpu.wired_limit_mb)")
+    known = "" if isinstance(site.probe, ProbeFailed) else f": {size(site.probe.memory_bytes)}"
     return ok("wired limit", f"as macOS chose{known}")
 
 
@@ -119,9 +120,9 @@ def fit(site: Site, precision: str) -> Finding:
     """Whether the 8B in this precision fits, and how fast memory lets it be."""
     name, installed = f"8B as {precision}", installed_precision(site.paths) == precision
     needed, room = budget.resident_bytes(budget.MISO_8B, precision), _room_bytes(site)
-    detail = f"takes {gb(needed)} of {gb(room)}"
+    detail = f"takes {size(needed)} of {size(room)}"
     if needed > room:
-        detail = f"does not fit: takes {gb(needed)}, {gb(room)} may be taken"
+        detail = f"does not fit: takes {size(needed)}, {size(room)} may be taken"
         if installed:
             return fail(name, f"{detail}; it is installed", "`misoctl pull miso` chooses a smaller precision")
         return warn(name, detail, "choose a smaller precision, or the bundled nano")
@@ -147,15 +148,15 @@ def _room_bytes(site: Site) -> float:
 def disk(site: Site) -> Finding:
     place = next(filter(os.path.exists, (site.paths.home, *site.paths.home.parents)))
     free = shutil.disk_usage(place).free
-    detail = f"{gb(free)} free in {place}"
+    detail = f"{size(free)} free in {place}"
     if free < LITTLE_DISK_BYTES:
         return fail("disk", detail, "free some: misod cannot write its log")
     precision, _ = budget.choose(psutil.virtual_memory().total)
     source = budget.disk_bytes(budget.MISO_8B, "bf16")
     need = 1.1 * (source + budget.disk_bytes(budget.MISO_8B, precision) + 2 * budget.CODEC_BYTES)
     if free < need and installed_precision(site.paths) is None:
-        cure = f"free {gb(need - free)} before `misoctl pull miso`"
-        return warn("disk", f"{detail}; a pull of the 8B takes {gb(need)} for a while", cure)
+        cure = f"free {size(need - free)} before `misoctl pull miso`"
+        return warn("disk", f"{detail}; a pull of the 8B takes {size(need)} for a while", cure)
     return ok("disk", detail)
 
 

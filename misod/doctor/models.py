@@ -4,28 +4,26 @@ import os
 from pathlib import Path
 
 from misod.config import ConfigError, load_settings
-from misod.doctor.finding import ELSEWHERE, Finding, Site, fail, gb, ok, warn
-from misod.weights.manifest import MANIFEST, read_manifest
-from misod.weights.models import BUNDLED, bundled
+from misod.doctor.finding import ELSEWHERE, Finding, Site, fail, ok, warn
+from misod.weights.manifest import read_manifest
+from misod.weights.models import BUNDLED, bundled, default_name, directories
+from misod.weights.progress import size
+from misod.weights.sources import PULLABLE
 from protocol.paths import Paths
 
-PULLED = ("miso", "kitten")
 
-
-def directories(paths: Paths) -> dict[str, Path]:
-    """Name -> directory of every model that is here; nano is the bundled one, whatever the home has."""
-    kept = paths.home / "models"
+def here(paths: Paths) -> dict[str, Path]:
+    """Name -> directory of every model."""
     try:
-        found = sorted(each for each in kept.iterdir() if each.is_dir() and not each.name.startswith("."))
-    except OSError:  # none, so nothing was pulled; one that cannot be read is the line of `unfinished`
-        found = []
-    return {BUNDLED: bundled()} | {each.name: each for each in found if each.name != BUNDLED}
+        return directories(paths.models)
+    except OSError:  # the line of `unfinished` says it
+        return {BUNDLED: bundled()}
 
 
 def installed_precision(paths: Paths) -> str | None:
     """Of the 8B that is here."""
     try:
-        return read_manifest(paths.home / "models" / "miso").precision
+        return read_manifest(paths.models / "miso").precision
     except (OSError, ValueError):  # the line of `whole` says it
         return None
 
@@ -36,20 +34,20 @@ def spoken(site: Site) -> Finding:
         wanted = load_settings(site.paths.config, {}, site.environ).model
     except ConfigError:
         return warn("model", "unknown while the settings are wrong", "mend the line `config` or `variables` first")
-    here = [name for name, directory in directories(site.paths).items() if os.path.exists(directory / MANIFEST)]
+    names = here(site.paths)
     if wanted == "auto":
-        return ok("model", f"{'miso' if 'miso' in here else 'nano'}, the best that is here")
-    if wanted not in here:
-        cure = f"set `model` to auto, or `misoctl pull {wanted}`" if wanted in PULLED else "set `model` to auto"
-        return fail("model", f"{wanted!r} is set, but there are only {', '.join(here)}", cure)
+        return ok("model", f"{default_name(wanted, site.paths.models)}, the best that is here")
+    if wanted not in names:
+        cure = f"set `model` to auto, or `misoctl pull {wanted}`" if wanted in PULLABLE else "set `model` to auto"
+        return fail("model", f"{wanted!r} is set, but there are only {', '.join(names)}", cure)
     return ok("model", f"{wanted}, as set")
 
 
 def whole(_site: Site, name: str, directory: Path) -> Finding:
     """Every file the manifest names, in the size it names; digests are checked at each load, not here."""
     shown = f"model {name}"
-    cure = f"`misoctl rm {name}`, then `misoctl pull {name}`" if name in PULLED else f"`misoctl rm {name}`"
-    if name == "nano":
+    cure = f"`misoctl rm {name}`, then `misoctl pull {name}`" if name in PULLABLE else f"`misoctl rm {name}`"
+    if name == BUNDLED:
         cure = "install miso again: nano comes with it"
     try:
         manifest = read_manifest(directory)
@@ -61,7 +59,7 @@ def whole(_site: Site, name: str, directory: Path) -> Finding:
         if (found := _size(directory / path)) != file.bytes:
             state = "is missing" if found is None else f"has {found} bytes, not {file.bytes}"
             return fail(shown, f"{directory / path} {state}", cure)
-    return ok(shown, f"{manifest.precision}, {gb(manifest.bytes)} in {len(manifest.files)} files, all there")
+    return ok(shown, f"{manifest.precision}, {size(manifest.bytes)} in {len(manifest.files)} files, all there")
 
 
 def _size(path: Path) -> int | None:
@@ -73,7 +71,7 @@ def _size(path: Path) -> int | None:
 
 def unfinished(site: Site) -> Finding:
     """What a pull that was cut off, or still runs, has written so far."""
-    kept = site.paths.home / "models"
+    kept = site.paths.models
     try:
         left = sorted(name for name in os.listdir(kept) if name.startswith(".") and name.endswith(".partial"))
     except FileNotFoundError:

@@ -39,11 +39,16 @@ def default_name(wanted: str, models: Path) -> str:
     return "miso" if (models / "miso").is_dir() else BUNDLED
 
 
+def directories(models: Path) -> dict[str, Path]:
+    """Name -> directory of every model that is here, whole or not; nano first, and always the bundled one."""
+    kept = sorted(p for p in models.iterdir() if p.is_dir() and not p.name.startswith(".")) if models.is_dir() else []
+    return {BUNDLED: bundled()} | {p.name: p for p in kept if p.name != BUNDLED}
+
+
 def entries(models: Path) -> list[Entry]:
-    """All, nano first."""
+    """All, in the same order."""
     mend(models)
-    names = sorted(p.name for p in models.iterdir() if _is_model(p)) if models.is_dir() else []
-    return [_entry(BUNDLED, bundled()), *(_entry(name, models / name) for name in names)]
+    return [_entry(name, directory) for name, directory in directories(models).items()]
 
 
 def mend(models: Path) -> None:
@@ -146,10 +151,6 @@ def remove(models: Path, name: str) -> int:
         except OSError as error:
             raise Failure(codes.IO_ERROR, f"cannot remove {error.filename}: {error.strerror}") from None
     return freed
-
-
-def _is_model(path: Path) -> bool:
-    return path.is_dir() and not path.name.startswith(".")
 
 
 def _entry(name: str, directory: Path) -> Entry:

@@ -389,7 +389,7 @@ def test_the_bundled_voice_is_whole(site):
 def test_a_model_is_whole_or_says_which_file_is_not(home, site):
     directory = write_model(home, "miso")
     (home / "models" / "nano").mkdir()
-    assert models.directories(site.paths) == {"nano": models.bundled(), "miso": directory}
+    assert models.here(site.paths) == {"nano": models.bundled(), "miso": directory}
     assert state(models.whole(site, "miso", directory), "q4", "in 5 files") == OK
     (directory / "model.safetensors").write_bytes(b"x" * 1999)
     said = f"{directory / 'model.safetensors'} has 1999 bytes, not 2000"
@@ -428,12 +428,12 @@ def test_an_unfinished_pull_is_noted(home, site):
     (home / "models" / ".cache").rmdir()
     (home / "models" / ".miso.partial").mkdir(parents=True)
     assert state(models.unfinished(site), ".miso.partial", "misoctl pull") == WARN
-    assert list(models.directories(site.paths)) == ["nano"]
+    assert list(models.here(site.paths)) == ["nano"]
     (home / "models" / ".miso.partial").rmdir()
     (home / "models").rmdir()
     (home / "models").write_text("")
     assert state(models.unfinished(site), "models: Not a directory", "set MISO_HOME") == FAIL
-    assert list(models.directories(site.paths)) == ["nano"]
+    assert list(models.here(site.paths)) == ["nano"]
 
 
 # ---- the player
