@@ -23,7 +23,6 @@ class Job:
     keep_alive_s: float | None = None
     row: Row | None = None  # None until it is prefilled
     credit: int = WINDOW_FRAMES  # frames that may be sent before the next ack
-    frames: int = 0
     held: deque = field(default_factory=deque)  # frames made that wait for credit
     end: str | None = None  # why it is over, once all that is held has left
     busy_s: float = 0.0  # prefill and steps, for the real-time factor
@@ -71,7 +70,6 @@ class Scheduler:
 
     def sent(self, job: Job) -> None:
         """A frame of the job went out."""
-        job.frames += 1
         job.credit -= 1
 
     def remove(self, key: Key) -> Job | None:

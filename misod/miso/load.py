@@ -17,7 +17,7 @@ from misod import text
 from misod.miso.mimi import Mimi
 from misod.miso.model import Model
 from misod.style import PRESETS, Style
-from misod.weights.check import FLOATS, compare, read_headers
+from misod.weights.check import compare, naming, read_headers
 from misod.weights.dims import ModelArgs, expected_shapes
 from misod.weights.plan import Quantization, is_packed, read_quantization, stored_shapes
 
@@ -74,14 +74,10 @@ class Speech:
 
 def read_config(path: Path) -> tuple[ModelArgs, Speech, Quantization]:
     """Raises ValueError naming the file and what it lacks."""
-    try:
+    with naming(path, "a model's config"):
         config = json.loads(path.read_bytes())
         quantization = read_quantization(config.get("quantization", {}))
         return ModelArgs.from_dict(config), Speech.from_dict(config), quantization
-    except KeyError as error:
-        raise ValueError(f"{path}: no {error} in it") from error
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path}: not a model's config: {error}") from error
 
 
 def load_model(
@@ -116,7 +112,7 @@ def check_tensors(files: Sequence[Path], args: ModelArgs, quantization: Quantiza
     except ValueError as error:
         raise ValueError(f"{where.parent if len(files) == 1 else where}/config.json: {error}") from None
     found = {name: entry for name, (_, entry) in read_headers(files).items()}
-    compare(where, found, shapes, lambda name: {"U32"} if is_packed(name, quantization) else FLOATS)
+    compare(where, found, shapes, lambda name: is_packed(name, quantization))
 
 
 def unpack(weights: dict[str, mx.array], quantization: Quantization) -> dict[str, mx.array]:

@@ -5,22 +5,10 @@ codebook but the first. All figures here are arithmetic; docs/precision.md sets 
 """
 
 import math
-from collections.abc import Mapping
 
 from misod.weights.dims import MISO_8B, ModelArgs
 from misod.weights.plan import PRECISIONS, Quantization, is_packed, plan, stored_shapes
-
-__all__ = [
-    "CODEC_BYTES",
-    "MISO_8B",
-    "PRECISIONS",
-    "choose",
-    "disk_bytes",
-    "frame_bytes",
-    "kv_bytes",
-    "predicted_rtf",
-    "resident_bytes",
-]
+from misod.weights.progress import size
 
 FRAME_S = 0.08
 FLOAT_BYTES = 2  # bf16: weights that are not packed, scales, biases, activations
@@ -30,34 +18,31 @@ CONTEXT = 500  # positions of a middling utterance, for the keys and values a fr
 SHARE = 0.6  # of a machine's memory that a model may take: the rest is the system's and the listener's
 
 
-def disk_bytes(args: Mapping | ModelArgs, precision: str, embeddings: str | None = None) -> int:
-    """Of the language model's tensors. `args`: a config.json's dims, or ModelArgs; the codec is CODEC_BYTES more."""
-    args = _args(args)
+def disk_bytes(args: ModelArgs, precision: str, embeddings: str | None = None) -> int:
+    """Of the language model's tensors. The codec is CODEC_BYTES more."""
     quantization = plan(args, precision, embeddings)
     return sum(_tensor_bytes(args, quantization).values())
 
 
-def frame_bytes(args: Mapping | ModelArgs, precision: str) -> int:
+def frame_bytes(args: ModelArgs, precision: str) -> int:
     """Weights read for one frame: the backbone once, the depth decoder K - 1 times, each head once."""
-    args = _args(args)
     sizes = _tensor_bytes(args, plan(args, precision))
     depth = args.audio_num_codebooks - 1
     rows = args.audio_num_codebooks * args.backbone.embed_dim + depth * args.decoder.embed_dim  # looked up
     total = rows * FLOAT_BYTES
-    for name, size in sizes.items():
+    for name, count in sizes.items():
         if name.startswith("decoder."):
-            total += depth * size
+            total += depth * count
         elif "_embeddings." not in name:
-            total += size
+            total += count
     return total
 
 
-def predicted_rtf(args: Mapping | ModelArgs, precision: str, bandwidth_bytes_per_s: float) -> float:
+def predicted_rtf(args: ModelArgs, precision: str, bandwidth_bytes_per_s: float) -> float:
     """Synthesis time over audio time at which memory alone limits a single speaker; less than 1 is real time.
 
     The true figure is higher: launches and arithmetic are not in it.
     """
-    args = _args(args)
     read = frame_bytes(args, precision) + kv_bytes(args, CONTEXT)
     return read / bandwidth_bytes_per_s / FRAME_S
 
@@ -68,9 +53,8 @@ def kv_bytes(args: ModelArgs, positions: int) -> int:
     return b.num_layers * 2 * b.num_kv_heads * b.head_dim * positions * FLOAT_BYTES
 
 
-def resident_bytes(args: Mapping | ModelArgs, precision: str) -> int:
+def resident_bytes(args: ModelArgs, precision: str) -> int:
     """Memory of the model ready to speak: weights, depth table, codec, one speaker's full context, MLX's pool."""
-    args = _args(args)
     table = args.audio_num_codebooks * args.audio_vocab_size * args.decoder.embed_dim * FLOAT_BYTES
     return disk_bytes(args, precision) + table + CODEC_BYTES + kv_bytes(args, args.backbone.max_seq_len) + POOL_BYTES
 
@@ -79,26 +63,22 @@ def choose(memory_bytes: int) -> tuple[str, str]:
     """The 8B's precision for a machine of this much memory, and why in one sentence."""
     room = SHARE * memory_bytes
     needs = {precision: resident_bytes(MISO_8B, precision) for precision in PRECISIONS}
-    have = f"{room / 1e9:.1f} GB, {SHARE:.0%} of this machine's memory"
+    have = f"{size(room)}, {SHARE:.0%} of this machine's memory"
     if needs["q8"] <= room:
         return (
             "q8",
-            f"q8 needs {needs['q8'] / 1e9:.1f} GB of {have}, and 8-bit weights were measured to sound like bf16",
+            f"q8 needs {size(needs['q8'])} of {have}, and 8-bit weights were measured to sound like bf16",
         )
     if needs["mixed"] <= room:
         return "mixed", (
-            f"q8 needs {needs['q8'] / 1e9:.1f} GB, more than {have}; mixed needs {needs['mixed'] / 1e9:.1f} GB "
+            f"q8 needs {size(needs['q8'])}, more than {have}; mixed needs {size(needs['mixed'])} "
             "and keeps the depth decoder, the heads and the outer layers in 8 bits"
         )
-    fit = "fits" if needs["q4"] <= room else f"needs {needs['q4'] / 1e9:.1f} GB and may swap, but is the smallest"
+    fit = "fits" if needs["q4"] <= room else f"needs {size(needs['q4'])} and may swap, but is the smallest"
     return "q4", (
-        f"mixed needs {needs['mixed'] / 1e9:.1f} GB, more than {have}; q4 {fit}, and was measured to sound worse "
+        f"mixed needs {size(needs['mixed'])}, more than {have}; q4 {fit}, and was measured to sound worse "
         "(word error rate 0.26 against about 0.1, UTMOS 2.9 against 3.9)"
     )
-
-
-def _args(args: Mapping | ModelArgs) -> ModelArgs:
-    return args if isinstance(args, ModelArgs) else ModelArgs.from_dict(args)
 
 
 def _tensor_bytes(args: ModelArgs, quantization: Quantization) -> dict[str, int]:

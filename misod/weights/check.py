@@ -6,7 +6,8 @@ ValueError that starts with the file's path. Format: https://huggingface.co/docs
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,11 +17,7 @@ DTYPE_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
     "U32": 4, "I32": 4, "F32": 4, "U64": 8, "I64": 8, "F64": 8,
 }  # fmt: skip
-FLOATS = frozenset({"F32", "F16", "BF16"})
-
-
-def _floats(name: str) -> frozenset[str]:
-    return FLOATS
+FLOATS = ("BF16", "F16", "F32")
 
 
 class Entry(NamedTuple):
@@ -29,6 +26,17 @@ class Entry(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     begin: int
+
+
+@contextmanager
+def naming(path: Path, what: str) -> Iterator[None]:
+    """What goes wrong in reading the JSON of `path` as `what` becomes one ValueError that names both."""
+    try:
+        yield
+    except KeyError as error:
+        raise ValueError(f"{path}: no {error} in it") from error
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path}: not {what}: {error}") from error
 
 
 Header = dict[str, Entry]
@@ -73,10 +81,10 @@ def read_headers(paths: Iterable[Path]) -> dict[str, tuple[Path, Entry]]:
     return found
 
 
-def compare(path: Path, found: Header, expected: Shapes, dtypes: Callable[[str], Iterable[str]] = _floats) -> None:
+def compare(path: Path, found: Header, expected: Shapes, packed: Callable[[str], bool] = lambda name: False) -> None:
     """Raises ValueError, one line that names missing, extra, misshapen and wrongly typed tensors, if there are any.
 
-    `dtypes`: tensor name -> the types it may have.
+    `packed`: whether the tensor of this name holds uint32 codes and no floats.
     """
     problems = [f"missing {name} {list(expected[name])}" for name in expected if name not in found]
     for name, (dtype, shape, _) in found.items():
@@ -84,8 +92,8 @@ def compare(path: Path, found: Header, expected: Shapes, dtypes: Callable[[str],
             problems.append(f"extra {name} {list(shape)}")
         elif shape != tuple(expected[name]):
             problems.append(f"misshapen {name} {list(shape)}, should be {list(expected[name])}")
-        elif dtype not in dtypes(name):
-            problems.append(f"wrong type {name} {dtype}, should be {' or '.join(sorted(dtypes(name)))}")
+        elif dtype not in (wanted := ("U32",) if packed(name) else FLOATS):
+            problems.append(f"wrong type {name} {dtype}, should be {' or '.join(wanted)}")
     if problems:
         more = [f"and {len(problems) - MAX_LISTED} more"] if len(problems) > MAX_LISTED else []
         listed = ", ".join(problems[:MAX_LISTED] + more)

@@ -15,7 +15,7 @@ import numpy as np
 
 import misod
 from misod.weights import layout
-from misod.weights.check import DTYPE_BYTES, FLOATS, compare, read_headers
+from misod.weights.check import DTYPE_BYTES, compare, read_headers
 from misod.weights.dims import ModelArgs, expected_shapes
 from misod.weights.manifest import File, Manifest, new_directory, write_manifest, write_synced
 from misod.weights.plan import Affine, Quantization, grouped_axis, is_packed, plan, stored_shapes
@@ -73,7 +73,7 @@ class Source:
         self._how = how = self._packed(weights)
         header = {name: tensor.entry for name, tensor in self._tensors.items()}
         shapes = stored_shapes(self.args, how)
-        compare(weights, header, shapes, lambda name: {"U32"} if is_packed(name, how) else FLOATS)
+        compare(weights, header, shapes, lambda name: is_packed(name, how))
 
     def _packed(self, weights: Path) -> Quantization:
         """Bits and group size of each packed tensor, from the shapes: a config may say less, or nothing."""
@@ -137,19 +137,6 @@ def output_bytes(parts: Parts, precision: str, embeddings: str | None = None) ->
     outputs = _outputs(source, plan(source.args, precision, embeddings))
     sizes = sum(map(_entry_bytes, outputs.values())) + Codec(parts.codec).bytes
     return sizes + parts.tokenizer.stat().st_size
-
-
-def _read_json(path: Path) -> dict:
-    """What a config.json says; nothing where there is none."""
-    try:
-        config = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not a config: {type(error).__name__}") from None
-    if not isinstance(config, dict):
-        raise ValueError(f"{path}: not a config")
-    return config
 
 
 class _Counter:
@@ -250,7 +237,7 @@ def _finite(x: np.ndarray) -> np.ndarray:
 
 def _config(weights: Path, args: ModelArgs, quantization: Quantization) -> bytes:
     """config.json: what the source's own says beyond dims, where it is in our spelling; the 8B's defaults elsewhere."""
-    config = _read_json(find_weights(weights)[0].parent / "config.json")
+    config = layout.read_config(find_weights(weights)[0].parent / "config.json")
     if "backbone" not in config:
         config = {"model_type": "miso", "sample_rate": 24000, "frame_rate": 12.5}
     config |= asdict(args) | {"dtype": "bfloat16"}
@@ -268,7 +255,7 @@ class Codec:
         """`path`: a safetensors file; a config.json in our form beside it, else Mimi's true dims."""
         from misod.miso.mimi import MimiConfig, expected_tensors
 
-        beside = _read_json(path.parent / "config.json")
+        beside = layout.read_config(path.parent / "config.json")
         self.raw = beside.get("mimi_config", layout.MIMI_CONFIG)
         config = MimiConfig.from_dict(self.raw)
         self.heads, self._path = config.num_heads, path

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from misod.weights.check import naming
 from misod.weights.dims import MISO_8B, ModelArgs, TransformerArgs
 
 MLX_AUDIO = {
@@ -55,24 +56,31 @@ def read_args(path: Path) -> ModelArgs:
 
     Whoever reads tensors by them compares every shape. Raises ValueError naming the file and what it lacks.
     """
-    try:
-        config = json.loads(path.read_bytes())
+    config = read_config(path)
+    with naming(path, "a model's config"):
         if "backbone" in config:
             return ModelArgs.from_dict(config)
-        if not config.get("depth_decoder_config") and "backbone_flavor" not in config:
-            return MISO_8B
         if config.get("depth_decoder_config"):
             backbone, decoder = _llama(config), _llama(config["depth_decoder_config"])
-        else:
+        elif "backbone_flavor" in config:
             backbone, decoder = FLAVORS[config["backbone_flavor"]], FLAVORS[config["decoder_flavor"]]
+        else:
+            return MISO_8B
         sizes = {key: config[key] for key in ("text_vocab_size", "audio_vocab_size", "audio_num_codebooks")}
         return ModelArgs(backbone, decoder, **sizes)
+
+
+def read_config(path: Path) -> dict:
+    """What a config.json says, of model or codec; nothing where there is none. Raises ValueError naming the file."""
+    try:
+        data = path.read_bytes()
     except FileNotFoundError:
-        return MISO_8B
-    except KeyError as error:
-        raise ValueError(f"{path}: no {error} that is known in it") from None
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path}: not a model's config: {error}") from None
+        return {}
+    with naming(path, "a config"):
+        config = json.loads(data)
+        if not isinstance(config, dict):
+            raise ValueError("no map")
+        return config
 
 
 def _llama(config: Mapping) -> TransformerArgs:
@@ -165,15 +173,11 @@ def templated(path: Path) -> bytes:
 
     Raises ValueError naming the file where it is none.
     """
-    try:
+    with naming(path, "a tokenizer"):
         raw = json.loads(path.read_bytes())
         ids = {token["content"]: token["id"] for token in raw["added_tokens"]}
         if not _puts_two(raw.get("post_processor")):
             raw["post_processor"] = _template(ids[BOS], ids[EOS])
-    except KeyError as error:
-        raise ValueError(f"{path}: no {error} in it") from None
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path}: not a tokenizer: {error}") from None
     return (json.dumps(raw, ensure_ascii=False, indent=1) + "\n").encode()
 
 

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
+from misod.weights.check import naming
+
 MANIFEST, VERIFIED = "manifest.json", "verified.json"
 PARTS = ("config.json", "tokenizer.json", "codec/config.json", "codec/model.safetensors")  # and the model's weights
 HASH_BYTES = 8 << 20
@@ -58,15 +60,13 @@ def read_manifest(directory: Path) -> Manifest:
     """Raises ValueError where it is absent, malformed, or lacks a file that every model has."""
     path = directory / MANIFEST
     try:
-        raw = json.loads(path.read_bytes())
-        files = {name: _file(name, entry) for name, entry in raw["files"].items()}
-        manifest = Manifest(raw["model"], raw["precision"], dict(raw["source"]), raw["made_by"], files)
+        data = path.read_bytes()
     except FileNotFoundError:
         raise ValueError(f"{path}: missing, so this is no finished model: make it again") from None
-    except KeyError as error:
-        raise ValueError(f"{path}: no {error} in it") from None
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"{path}: not a model's manifest: {error}") from None
+    with naming(path, "a model's manifest"):
+        raw = json.loads(data)
+        files = {name: _file(name, entry) for name, entry in raw["files"].items()}
+        manifest = Manifest(raw["model"], raw["precision"], dict(raw["source"]), raw["made_by"], files)
     absent = [part for part in PARTS if part not in files] or ([] if manifest.weights else ["model.safetensors"])
     if absent:
         raise ValueError(f"{path}: does not name {', '.join(absent)}")
@@ -211,13 +211,6 @@ def mend(models: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
         else:
             old.rename(target)
-
-
-def find_model(models: Path, name: str) -> Path | None:
-    """The directory of a finished model, or None."""
-    mend(models)
-    directory = models / name
-    return directory if (directory / MANIFEST).exists() else None
 
 
 def _sync(directory: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from misod.weights.budget import PRECISIONS, choose, disk_bytes, frame_bytes, kv_bytes, predicted_rtf
-from misod.weights.dims import MISO_8B, expected_shapes
+from misod.weights.dims import MISO_8B, ModelArgs, expected_shapes
 from misod.weights.plan import Affine, plan, read_quantization, stored_shapes
 
 NAMES = Path(__file__).parents[1] / "model" / "fixtures" / "real_names.json"
@@ -39,8 +39,8 @@ def test_predicted_rtf_is_bytes_over_bandwidth_over_a_frame_of_80_ms():
     assert predicted_rtf(MISO_8B, "q4", 1e11) == pytest.approx(0.093 / 0.08, rel=0.01)  # 93 ms at 100 GB/s
 
 
-def test_dims_may_come_as_a_config(tmp_path):
-    config = json.loads((NAMES.parent / "miso_tiny" / "v99_fp32" / "config.json").read_text())
+def test_a_small_model_is_smaller_in_fewer_bits():
+    config = ModelArgs.from_dict(json.loads((NAMES.parent / "miso_tiny" / "v99_fp32" / "config.json").read_text()))
     sizes = [disk_bytes(config, precision) for precision in PRECISIONS]
     assert sizes == sorted(sizes) and sizes[0] > 0
 

@@ -11,7 +11,7 @@ import pytest
 from misod.engine import ModelError
 from misod.miso.engine import MisoEngine
 from misod.weights import manifest as m
-from misod.weights.manifest import MANIFEST, VERIFIED, check, describe, find_model, mend, new_directory, write_manifest
+from misod.weights.manifest import MANIFEST, VERIFIED, check, describe, mend, new_directory, write_manifest
 from misod.weights.models import bundled
 
 ORIGIN = {"repo": "fixture", "revision": None, "licence": None}
@@ -53,7 +53,6 @@ def test_a_missing_or_longer_file_is_refused_by_name(model, name):
 
 def test_a_directory_without_a_manifest_never_loads(model):
     (model / MANIFEST).unlink()
-    assert find_model(model.parent, "mine") is None
     with pytest.raises(ModelError, match=r"manifest\.json: missing"):
         MisoEngine.open("mine", model, max_rows=1)
 
@@ -180,7 +179,7 @@ def test_a_new_directory_takes_the_old_ones_place_at_the_end(tmp_path):
     for text in ("one", "two"):
         with new_directory(tmp_path, "mine") as folder:
             fill(folder, text)
-            assert find_model(tmp_path, "mine") is None or card(tmp_path) == "one"
+            assert not (tmp_path / "mine").exists() or card(tmp_path) == "one"
         assert card(tmp_path) == text and check(tmp_path / "mine")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine"]
 
@@ -206,7 +205,7 @@ def test_a_replacement_killed_between_its_renames_is_mended_by_the_next_look(tmp
         fill(tmp_path / "mine", "two")
     else:
         (tmp_path / ".mine.partial").mkdir()
-    assert find_model(tmp_path, "mine") == tmp_path / "mine"
+    mend(tmp_path)
     assert card(tmp_path) == ("one" if killed_after == "first rename" else "two")
     assert not (tmp_path / ".mine.old").exists()
 
@@ -230,4 +229,5 @@ def test_a_look_in_the_middle_of_a_replacement_does_not_stop_it(tmp_path, monkey
 
 
 def test_there_is_nothing_to_mend_where_there_are_no_models(tmp_path):
-    assert find_model(tmp_path / "models", "mine") is None
+    mend(tmp_path / "models")
+    assert not (tmp_path / "models").exists()
