@@ -218,28 +218,30 @@ def load(model, keep_alive_s, quiet) -> None:
       misoctl load                     whichever is loaded, else the default
       misoctl load miso --keep-alive 600
     """
-    _change_model(lambda client: client.load(model, keep_alive_s), hush if quiet else tell)
+    from misoctl.speech import telling
+    from misoctl.start import connect
+    from protocol.paths import find_paths
+
+    talk = hush if quiet else tell
+    with connect(find_paths(), True, talk) as client:
+        *_, now = telling(client.load(model, keep_alive_s), talk)
+    talk(f"{now.model} is ready, loaded in {now.load_s:.2f} s")
 
 
 @cli.command()
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 def unload(quiet) -> None:
     """Free the model's memory. The daemon stays, and the next `say` loads again."""
-    from misoctl.client import preflight
-    from protocol.paths import find_paths
-
-    preflight(find_paths())
-    _change_model(lambda client: client.unload(), hush if quiet else tell)
-
-
-def _change_model(request, talk) -> None:
     from misoctl.speech import telling
     from misoctl.start import connect
     from protocol.paths import find_paths
 
-    with connect(find_paths(), True, talk) as client:
-        *_, now = telling(request(client), talk)
-    talk(f"{now.model} is ready, loaded in {now.load_s:.2f} s" if now.state == "ready" else "no model is loaded")
+    talk = hush if quiet else tell
+    with connect(find_paths(), False, talk) as client:
+        if client.welcome.state != "draining":  # that one frees it by ending
+            for _ in telling(client.unload(), talk):
+                pass
+    talk("no model is loaded")
 
 
 @cli.command()
