@@ -1,6 +1,8 @@
 """A script for several speakers, as people write it, to the form the wire takes."""
 
+import os
 import re
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,15 +58,22 @@ def _parsed(line: str, where: str) -> tuple[str, str] | None:
 
 
 class Stems:
-    """A WAV a turn, 01-anna.wav, in a directory that is made if need be."""
+    """A WAV a turn, 01-anna.wav, in a directory that is made with the first, if need be.
+
+    Raises Failure at once where no file could be made there; leaves nothing behind for it.
+    """
+
+    CURE = "choose another --stems"
 
     def __init__(self, directory: str, names: list[str]):
-        self._directory, self._names = Path(directory), names
+        self._directory, self._names = Path(directory).absolute(), names
         self._turn, self._wav = -1, None
+        there = next(path for path in (self._directory, *self._directory.parents) if os.path.lexists(path))
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=there).close()
         except OSError as error:
-            raise Failure(errors.CANT_CREATE, f"cannot make {directory}: {error.strerror}") from None
+            message = f"cannot write to {directory}: {there}: {error.strerror}"
+            raise Failure(errors.CANT_CREATE, message, self.CURE) from None
 
     def turn(self, number: int) -> None:
         """What is written from now on is of this turn."""
@@ -72,7 +81,8 @@ class Stems:
             return
         self.close(whole=True)
         label = re.sub(r"\W+", "-", self._names[number]).strip("-")
-        self._turn, self._wav = number, WavFile(self._directory / f"{number + 1:02}-{label}.wav")
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._turn, self._wav = number, WavFile(self._directory / f"{number + 1:02}-{label}.wav", self.CURE)
 
     def write(self, pcm: bytes, rate_hz: int) -> None:
         self._wav.write(pcm, rate_hz)

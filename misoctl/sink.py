@@ -30,7 +30,7 @@ def wav_header(rate_hz: int, data_bytes: int | None) -> bytes:
 class WavFile:
     """Written beside `path` under a temporary name, sizes patched, then renamed: never half a file at `path`."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, cure: str = "choose another -o"):
         self.path = path
         try:
             self._target = path.resolve()  # written through a link, as by any program
@@ -40,9 +40,8 @@ class WavFile:
                 raise PermissionError(0, "it is write-protected")
             handle, name = tempfile.mkstemp(prefix=".miso-", suffix=".part", dir=self._target.parent)
         except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself
-            raise Failure(
-                errors.CANT_CREATE, f"cannot write {path}: {getattr(error, 'strerror', error)}", "choose another -o"
-            ) from None
+            message = f"cannot write {path}: {getattr(error, 'strerror', error)}"
+            raise Failure(errors.CANT_CREATE, message, cure) from None
         self._temporary = Path(name)
         self._file = os.fdopen(handle, "wb")
         self._data_bytes = 0

@@ -271,6 +271,18 @@ def test_an_output_that_cannot_be_made_is_exit_73_before_anything_is_started(mis
     assert not home.exists()
 
 
+def test_stems_that_cannot_be_made_are_exit_73_before_anything_is_started(misoctl, home, tmp_path):
+    script, taken, stems = tmp_path / "talk.txt", tmp_path / "taken", tmp_path / "turns" / "all"
+    script.write_text("anna: Hello.")
+    taken.write_text("")
+    for target in (taken, taken / "below"):
+        line = one_line(misoctl("say", "--script", str(script), "--stems", str(target)), errors.CANT_CREATE)
+        assert f"cannot write to {target}: " in line and "another --stems" in line
+    usage(misoctl("say", "--script", str(script), "--stems", str(stems), "--raw", "--json"))
+    one_line(say(misoctl, "--script", str(script), "--stems", str(stems)), errors.UNAVAILABLE)
+    assert not home.exists() and sorted(tmp_path.iterdir()) == [taken, script]
+
+
 # ---- standard output that fails
 
 
@@ -364,6 +376,15 @@ def test_a_daemon_of_another_major_version_is_exit_76_with_its_line(home):
     assert "1.0" in line
     assert "2.0" in line
     assert "misoctl stop" in line
+
+
+def test_unload_of_a_daemon_that_is_stopping_starts_no_other(home):
+    def answers(x):
+        return [m.Welcome(id=x.id, major=1, minor=m.VERSION[1], version="9", pid=4242, state="draining")]
+
+    done, daemon = with_daemon(home, answers, "unload")
+    assert (done.returncode, done.stderr) == (0, b"misoctl: no model is loaded\n")
+    assert [type(x) for x in daemon.got] == [m.Hello]
 
 
 def test_stop_ends_a_daemon_that_speaks_another_version(home):
