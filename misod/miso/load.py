@@ -111,8 +111,7 @@ def check_tensors(files: Sequence[Path], args: ModelArgs, quantization: Quantiza
         shapes = stored_shapes(args, quantization)
     except ValueError as error:
         raise ValueError(f"{where.parent if len(files) == 1 else where}/config.json: {error}") from None
-    found = {name: entry for name, (_, entry) in read_headers(files).items()}
-    compare(where, found, shapes, lambda name: is_packed(name, quantization))
+    compare(where, read_headers(files), shapes, lambda name: is_packed(name, quantization))
 
 
 def unpack(weights: dict[str, mx.array], quantization: Quantization) -> dict[str, mx.array]:

@@ -20,12 +20,17 @@ DTYPE_BYTES = {
 FLOATS = ("BF16", "F16", "F32")
 
 
-class Entry(NamedTuple):
+class Tensor(NamedTuple):
     """One tensor of a file; `begin` is where its bytes start, counted from the file's start."""
 
     dtype: str
     shape: tuple[int, ...]
     begin: int
+    path: Path
+
+    @property
+    def row_bytes(self) -> int:
+        return math.prod(self.shape[1:]) * DTYPE_BYTES[self.dtype]
 
 
 @contextmanager
@@ -39,12 +44,12 @@ def naming(path: Path, what: str) -> Iterator[None]:
         raise ValueError(f"{path}: not {what}: {error}") from error
 
 
-Header = dict[str, Entry]
+Header = dict[str, Tensor]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 def read_header(path: Path) -> Header:
-    """Tensor name -> Entry, in the order of the file. Raises ValueError unless the data tile the file exactly."""
+    """Name -> Tensor, in the order of the file. Raises ValueError unless the data tile the file exactly."""
     size_bytes = path.stat().st_size
     with path.open("rb") as file:
         header_bytes = int.from_bytes(file.read(8), "little")
@@ -66,18 +71,19 @@ def read_header(path: Path) -> Header:
         raise ValueError(f"{path}: {data_bytes - end} stray bytes after the last tensor")
     start = 8 + header_bytes
     return {
-        name: Entry(entries[name]["dtype"], tuple(entries[name]["shape"]), start + begin) for begin, _, name in spans
+        name: Tensor(entries[name]["dtype"], tuple(entries[name]["shape"]), start + begin, path)
+        for begin, _, name in spans
     }
 
 
-def read_headers(paths: Iterable[Path]) -> dict[str, tuple[Path, Entry]]:
+def read_headers(paths: Iterable[Path]) -> Header:
     """All tensors of a checkpoint in several files. Raises ValueError on one that is in two of them."""
-    found: dict[str, tuple[Path, Entry]] = {}
+    found: Header = {}
     for path in paths:
-        for name, entry in read_header(path).items():
+        for name, tensor in read_header(path).items():
             if name in found:
-                raise ValueError(f"{path}: tensor {name!r} is in {found[name][0].name} too")
-            found[name] = path, entry
+                raise ValueError(f"{path}: tensor {name!r} is in {found[name].path.name} too")
+            found[name] = tensor
     return found
 
 
@@ -87,7 +93,7 @@ def compare(path: Path, found: Header, expected: Shapes, packed: Callable[[str],
     `packed`: whether the tensor of this name holds uint32 codes and no floats.
     """
     problems = [f"missing {name} {list(expected[name])}" for name in expected if name not in found]
-    for name, (dtype, shape, _) in found.items():
+    for name, (dtype, shape, *_) in found.items():
         if name not in expected:
             problems.append(f"extra {name} {list(shape)}")
         elif shape != tuple(expected[name]):

@@ -15,17 +15,17 @@ import numpy as np
 
 import misod
 from misod.weights import layout
-from misod.weights.check import DTYPE_BYTES, compare, read_headers
+from misod.weights.check import DTYPE_BYTES, Header, Tensor, compare, read_header, read_headers
 from misod.weights.dims import ModelArgs, expected_shapes
 from misod.weights.manifest import File, Manifest, new_directory, write_manifest, write_synced
 from misod.weights.plan import Affine, Quantization, grouped_axis, is_packed, plan, stored_shapes
 from misod.weights.quantize import PACKABLE, pack, to_bf16, unpack
-from misod.weights.tensors import Tensor, Writer, blocks, find_weights, into_shards
+from misod.weights.tensors import Writer, blocks, find_weights, into_shards, read, read_floats
 
 SHARD_BYTES = 4_000_000_000
 PACK_BYTES = 1 << 20  # float32 packed at a time: about a core's second-level cache
 
-Progress = Callable[[int, int], None]  # bytes written, of how many
+Counter = Callable[[int], None]  # of bytes that were written
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Stored:
     def block(self, start: int, stop: int) -> np.ndarray:
         """Rows start..stop as float32."""
         if self.how is None:
-            return self.weight.floats(start, stop)
-        parts = self.weight.read(start, stop), self.scales.floats(start, stop), self.biases.floats(start, stop)
+            return read_floats(self.weight, start, stop)
+        parts = read(self.weight, start, stop), *(read_floats(t, start, stop) for t in (self.scales, self.biases))
         return unpack(*parts, self.how)
 
 
@@ -64,16 +64,14 @@ class Source:
     def __init__(self, weights: Path):
         files = find_weights(weights)
         self.args = layout.read_args(files[0].parent / "config.json")
-        self._tensors: dict[str, Tensor] = {}
-        for spelled, (path, entry) in read_headers(files).items():
+        self._tensors: Header = {}
+        for spelled, tensor in read_headers(files).items():
             name = layout.reference_name(spelled)
             if name in self._tensors:
-                raise ValueError(f"{path}: {name} is in it in two spellings")
-            self._tensors[name] = Tensor(path, entry)
+                raise ValueError(f"{tensor.path}: {name} is in it in two spellings")
+            self._tensors[name] = tensor
         self._how = how = self._packed(weights)
-        header = {name: tensor.entry for name, tensor in self._tensors.items()}
-        shapes = stored_shapes(self.args, how)
-        compare(weights, header, shapes, lambda name: is_packed(name, how))
+        compare(weights, self._tensors, stored_shapes(self.args, how), lambda name: is_packed(name, how))
 
     def _packed(self, weights: Path) -> Quantization:
         """Bits and group size of each packed tensor, from the shapes: a config may say less, or nothing."""
@@ -107,7 +105,7 @@ def convert(
     *,
     origin: Mapping[str, str | None],
     card: str,
-    progress: Progress = lambda done, total: None,
+    count: Counter = lambda _: None,
 ) -> Path:
     """Make models/name from `parts`; what was there under this name is replaced once all is written and synced.
 
@@ -119,12 +117,12 @@ def convert(
     outputs = _outputs(source, quantization)
     codec = Codec(parts.codec)
     tokenizer = layout.templated(parts.tokenizer)
-    count = _Counter(progress, sum(map(_entry_bytes, outputs.values())) + codec.bytes)
     with new_directory(models, name) as folder:
         files = _write_model(folder, source, quantization, outputs, count)
         files |= _write_codec(folder / "codec", codec, count)
         files["config.json"] = write_synced(folder / "config.json", _config(parts.weights, source.args, quantization))
         files["tokenizer.json"] = write_synced(folder / "tokenizer.json", tokenizer)
+        count(len(tokenizer))
         files["MODEL_CARD.md"] = write_synced(folder / "MODEL_CARD.md", card.encode())
         made_by = f"miso-speech {misod.__version__}"
         write_manifest(folder, Manifest("miso", precision, origin, made_by, files))
@@ -132,20 +130,11 @@ def convert(
 
 
 def output_bytes(parts: Parts, precision: str, embeddings: str | None = None) -> int:
-    """What convert would write, to a few kilobytes, from the headers alone. Raises ValueError as convert does."""
+    """What convert would count, and write but for a few kilobytes: from the headers alone. Raises ValueError as it does."""
     source = Source(parts.weights)
     outputs = _outputs(source, plan(source.args, precision, embeddings))
     sizes = sum(map(_entry_bytes, outputs.values())) + Codec(parts.codec).bytes
-    return sizes + parts.tokenizer.stat().st_size
-
-
-class _Counter:
-    def __init__(self, progress: Progress, total: int):
-        self._progress, self._total, self._done = progress, total, 0
-
-    def add(self, count: int) -> None:
-        self._done += count
-        self._progress(self._done, self._total)
+    return sizes + len(layout.templated(parts.tokenizer))
 
 
 # ---- the language model
@@ -168,7 +157,7 @@ def _base(name: str) -> str:
 
 
 def _write_model(
-    folder: Path, source: Source, quantization: Quantization, outputs: Outputs, count: _Counter
+    folder: Path, source: Source, quantization: Quantization, outputs: Outputs, count: Counter
 ) -> dict[str, File]:
     bases: dict[str, int] = {}  # a packed tensor's three parts stay in one shard
     for name, entry in outputs.items():
@@ -187,9 +176,9 @@ def _write_model(
     return files
 
 
-def _write_tensor(writer: Writer, base: str, stored: Stored, how: Affine | None, count: _Counter) -> None:
+def _write_tensor(writer: Writer, base: str, stored: Stored, how: Affine | None, count: Counter) -> None:
     """Codes go out as they are made; scales and biases, a few megabytes, wait for their turn."""
-    if how is not None and stored.how == how and stored.scales.entry.dtype == stored.biases.entry.dtype == "BF16":
+    if how is not None and stored.how == how and stored.scales.dtype == stored.biases.dtype == "BF16":
         for tensor in stored.tensors:  # as it should be already
             _copy(writer, tensor, count)
         return
@@ -200,19 +189,19 @@ def _write_tensor(writer: Writer, base: str, stored: Stored, how: Affine | None,
         except ValueError as error:
             raise ValueError(f"{stored.weight.path}: {base}: {error}") from None
         writer.write(codes)
-        count.add(codes.nbytes)
+        count(codes.nbytes)
         for held, part in zip(rest, fine, strict=False):
             held.append(part)
     for part in (p for held in rest for p in held):
         writer.write(part)
-        count.add(part.nbytes)
+        count(part.nbytes)
 
 
-def _copy(writer: Writer, tensor: Tensor, count: _Counter) -> None:
+def _copy(writer: Writer, tensor: Tensor, count: Counter) -> None:
     for start, stop in blocks(tensor.shape[0], tensor.row_bytes):
-        rows = tensor.read(start, stop)
+        rows = read(tensor, start, stop)
         writer.write(rows)
-        count.add(rows.nbytes)
+        count(rows.nbytes)
 
 
 def _blocks(base: str, stored: Stored, how: Affine | None) -> Iterator[np.ndarray]:
@@ -259,7 +248,7 @@ class Codec:
         self.raw = beside.get("mimi_config", layout.MIMI_CONFIG)
         config = MimiConfig.from_dict(self.raw)
         self.heads, self._path = config.num_heads, path
-        found = {name: Tensor(path, entry) for name, (_, entry) in read_headers([path]).items()}
+        found = read_header(path)
         self.shapes = expected_tensors(config)
         sources = {name: layout.mimi_sources(name, found) for name in self.shapes}
         self._check(found, sources)
@@ -270,31 +259,31 @@ class Codec:
         return sum(_entry_bytes((self.dtype(name), shape)) for name, shape in self.shapes.items())
 
     def dtype(self, name: str) -> str:
-        return self.tensors[name][0].entry.dtype
+        return self.tensors[name][0].dtype
 
     def value(self, name: str) -> np.ndarray:
         """As it is written: q, k and v in one, their rows sorted for interleaved pairs."""
-        parts = [tensor.read() for tensor in self.tensors[name]]
+        parts = [read(tensor) for tensor in self.tensors[name]]
         if len(parts) == 1:
             return parts[0]
         q, k, v = parts
         return np.concatenate([layout.interleave(q, self.heads), layout.interleave(k, self.heads), v])
 
-    def _check(self, found: Mapping[str, Tensor], sources: Mapping[str, list[str]]) -> None:
+    def _check(self, found: Header, sources: Mapping[str, list[str]]) -> None:
         expected = {}
         for name, parts in sources.items():
             first, *rest = self.shapes[name]
             expected |= {part: (first // len(parts), *rest) for part in parts}
-        compare(self._path, {name: tensor.entry for name, tensor in found.items()}, expected)
+        compare(self._path, found, expected)
 
 
-def _write_codec(folder: Path, codec: Codec, count: _Counter) -> dict[str, File]:
+def _write_codec(folder: Path, codec: Codec, count: Counter) -> dict[str, File]:
     writer = Writer(folder / "model.safetensors", {n: (codec.dtype(n), shape) for n, shape in codec.shapes.items()})
     try:
         for name in codec.shapes:
             value = codec.value(name)
             writer.write(value)
-            count.add(value.nbytes)
+            count(value.nbytes)
         weights = writer.finish()
     finally:
         writer.close()

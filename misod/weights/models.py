@@ -102,8 +102,8 @@ def detail(entry: Entry, default: str) -> dict:
     except (ValueError, AttributeError) as error:  # those of read_headers name their file
         raise Failure(codes.BAD_DATA, f"{directory}: {error}") from None
     tensors = [
-        {"name": name, "type": found_in.dtype, "shape": list(found_in.shape)} | _stored_as(name, quantization)
-        for name, (_, found_in) in sorted(found.items())
+        {"name": name, "type": tensor.dtype, "shape": list(tensor.shape)} | _stored_as(name, quantization)
+        for name, tensor in sorted(found.items())
     ]
     return summary(entry, default) | {
         "digest": made.digest,

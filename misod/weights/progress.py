@@ -45,9 +45,6 @@ class Progress:
             self._drawn_s = now
             self._draw()
 
-    def to(self, done: int) -> None:
-        self.add(done - self.done)
-
     def rate(self) -> float:
         """Bytes a second, lately."""
         (then, before), now = self._samples[0], self._clock()

@@ -145,19 +145,11 @@ class Work:
 
     def convert(self, parts: Parts, made_of: dict) -> None:
         """Write the model and read all of it back."""
-        name, models_dir, bar = self.request.model, self.paths.models, Progress("converting", 1, self.bars)
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.to(done)
-
+        name, models_dir, how = self.request.model, self.paths.models, (self.precision, self.request.embeddings)
         with _as_failure(models_dir):
-            with bar:
+            with Progress("converting", convert.output_bytes(parts, *how), self.bars) as bar:
                 text = card(name, self.precision, made_of, _licences(parts.weights))
-                directory = convert.convert(
-                    parts, models_dir, name, self.precision, self.request.embeddings,
-                    origin=made_of, card=text, progress=progress,
-                )  # fmt: skip
+                directory = convert.convert(parts, models_dir, name, *how, origin=made_of, card=text, count=bar.add)
             self.tell("checking what was written")
             manifest.check(directory, anew=True)
 

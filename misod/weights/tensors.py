@@ -8,12 +8,11 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from misod.weights.check import DTYPE_BYTES, Entry
+from misod.weights.check import DTYPE_BYTES, Tensor
 from misod.weights.manifest import File
 from misod.weights.quantize import from_bf16
 
@@ -21,35 +20,21 @@ NUMPY = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "U32": "<u4"}  # bf16 as bit
 BLOCK_BYTES = 64 << 20  # read at a time
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """Where one tensor lies."""
+def read(tensor: Tensor, start: int = 0, stop: int | None = None) -> np.ndarray:
+    """Rows start..stop of the first axis, as the file has them. Raises ValueError where the file was cut."""
+    stop = tensor.shape[0] if stop is None else stop
+    with tensor.path.open("rb") as file:
+        file.seek(tensor.begin + start * tensor.row_bytes)
+        data = file.read((stop - start) * tensor.row_bytes)
+    if len(data) != (stop - start) * tensor.row_bytes:
+        raise ValueError(f"{tensor.path}: ended while it was read")
+    return np.frombuffer(data, NUMPY[tensor.dtype]).reshape(stop - start, *tensor.shape[1:])
 
-    path: Path
-    entry: Entry
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.entry.shape
-
-    @property
-    def row_bytes(self) -> int:
-        return math.prod(self.shape[1:]) * DTYPE_BYTES[self.entry.dtype]
-
-    def read(self, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Rows start..stop of the first axis, as the file has them. Raises ValueError where the file was cut."""
-        stop = self.shape[0] if stop is None else stop
-        with self.path.open("rb") as file:
-            file.seek(self.entry.begin + start * self.row_bytes)
-            data = file.read((stop - start) * self.row_bytes)
-        if len(data) != (stop - start) * self.row_bytes:
-            raise ValueError(f"{self.path}: ended while it was read")
-        return np.frombuffer(data, NUMPY[self.entry.dtype]).reshape(stop - start, *self.shape[1:])
-
-    def floats(self, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """The same as float32."""
-        rows = self.read(start, stop)
-        return from_bf16(rows) if self.entry.dtype == "BF16" else rows.astype(np.float32, copy=False)
+def read_floats(tensor: Tensor, start: int, stop: int) -> np.ndarray:
+    """The same as float32."""
+    rows = read(tensor, start, stop)
+    return from_bf16(rows) if tensor.dtype == "BF16" else rows.astype(np.float32, copy=False)
 
 
 def find_weights(path: Path) -> list[Path]:

@@ -136,7 +136,7 @@ def test_nothing_but_models_and_files_is_asked_for(home, hub):
 
 def test_a_large_model_is_spread_over_shards(home, hub, files):
     """Sharded sources too: as mlx-community's."""
-    from misod.weights.tensors import Tensor, Writer
+    from misod.weights.tensors import Writer, read
 
     whole = home.path.parent / "whole.safetensors"
     whole.write_bytes(files[MISO.repo]["model.safetensors"])
@@ -146,7 +146,7 @@ def test_a_large_model_is_spread_over_shards(home, hub, files):
         path = home.path.parent / f"model-0000{i}-of-00002.safetensors"
         writer = Writer(path, {name: (header[name].dtype, header[name].shape) for name in part})
         for name in part:
-            writer.write(Tensor(whole, header[name]).read())
+            writer.write(read(header[name]))
         writer.finish()
         repo.files[path.name] = path.read_bytes()
     home.pull("-q")

@@ -339,7 +339,7 @@ def test_metadata_is_no_tensor(tmp_path):
     header = json.dumps({"__metadata__": {"format": "pt"}, "t": entry()}).encode()
     path = tmp_path / "model.safetensors"
     path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
-    assert read_header(path) == {"t": ("F32", (2,), 8 + len(header))}
+    assert read_header(path) == {"t": ("F32", (2,), 8 + len(header), path)}
 
 
 @pytest.mark.parametrize(
