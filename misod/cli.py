@@ -21,17 +21,7 @@ if TYPE_CHECKING:  # numpy's 40 ms: `list` and its like go without
     from misod.engine import Engine
 
 
-def _settings_help() -> str:
-    """One line a setting: name, environment name, default, meaning."""
-    lines = ["\b", "Settings, each by flag, else environment, else config.toml, else default:"]
-    for f in fields(Settings):
-        lines.append(f"  --{f.name.replace('_', '-'):<16} {variable(f.name):<20} {f.default}")
-        lines.append(f"      {f.metadata['help']}")
-    lines.append("  MISO_HOME moves everything: config.toml, models, logs, the socket.")
-    return "\n".join(lines)
-
-
-@click.group("misod", cls=Program, epilog=_settings_help(), context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("misod", cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(misod.__version__, prog_name="misod")
 def main() -> None:
     """The miso daemon: keeps a speech model warm and speaks for misoctl."""
@@ -54,7 +44,11 @@ def _with_settings(command):
 @main.command()
 @_with_settings
 def serve(**flags) -> None:
-    """Run in the foreground until SIGTERM or `misoctl stop`."""
+    """Run in the foreground until SIGTERM or `misoctl stop`.
+
+    Each setting is a flag, else a variable of the environment, else a line of config.toml, else its default.
+    MISO_HOME moves everything: config.toml, models, logs, the socket.
+    """
     from misod.engine import open_engine
 
     leave(run(flags, open_engine))

@@ -20,7 +20,6 @@ class Limiter:
         self._aim = 10 ** ((ceiling_dbfs - KNEE_DB) / 20)
         self._fall, self._rise = 1 / (ATTACK_S * rate_hz), 1 / (RELEASE_S * rate_hz)  # a sample
         self._reduction = 1.0  # at the last sample of the call before
-        self.limited_samples = 0
 
     def process(self, x: np.ndarray) -> np.ndarray:
         size = np.abs(x)
@@ -28,7 +27,6 @@ class Limiter:
             return x
         line = self._line(self._aim / np.maximum(size, self._aim))
         self._reduction = float(line[-1])
-        self.limited_samples += int((line < 1).sum())
         return self._knee(x * line)
 
     def _line(self, need: np.ndarray) -> np.ndarray:

@@ -169,17 +169,9 @@ class Leveller:
         return float(to_db((1 - share) * from_db(self._from_db) + share * from_db(self._to_db)))
 
     @property
-    def lufs(self) -> float | None:
-        """Gated loudness of what came in so far; None while nothing was heard."""
-        return self._heard.lufs
-
-    @property
     def output_lufs(self) -> float | None:
+        """Gated loudness of what came out so far; None while nothing was heard."""
         return self._made.lufs
-
-    @property
-    def limited_samples(self) -> int:
-        return self._limiter.limited_samples
 
 
 def measure(pcm: np.ndarray, rate_hz: int) -> float | None:

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from misod.fades import fade_in, fade_out
 from misod.loudness import Leveller
+
+EDGE_MS = 8.0  # long enough not to click, too short to soften the first consonant
 
 
 @dataclass
@@ -40,3 +41,19 @@ class Samples:
         finite = np.isfinite(pcm)
         self.nonfinite += pcm.size - int(finite.sum())
         return np.where(finite, pcm, 0.0).astype(np.float32)  # half precision has no 32,767: it would wrap
+
+
+def fade_in(pcm: np.ndarray, rate_hz: int) -> np.ndarray:
+    """pcm (n,) with its first EDGE_MS a raised cosine from zero; a shorter one over its whole length. A copy.
+
+    Only an utterance's edges are faded: at seams between pieces the codec's state runs on, and a fade would be a dip.
+    """
+    samples = min(len(pcm), round(EDGE_MS / 1000 * rate_hz))
+    faded = pcm.copy()
+    faded[:samples] *= (0.5 - 0.5 * np.cos(np.pi * np.arange(samples) / max(1, samples))).astype(pcm.dtype)
+    return faded
+
+
+def fade_out(pcm: np.ndarray, rate_hz: int) -> np.ndarray:
+    """fade_in's mirror image."""
+    return fade_in(pcm[::-1], rate_hz)[::-1]

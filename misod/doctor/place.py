@@ -111,7 +111,7 @@ def config(site: Site) -> Finding:
     try:
         load_settings(path, {}, {})
     except ConfigError as error:
-        return fail("config", str(error), f"mend {path}; `misod --help` lists the settings")
+        return fail("config", str(error), f"mend {path}; `misod serve --help` lists the settings")
     return ok("config", f"{path}" if os.path.exists(path) else f"defaults; {path} is not there")
 
 
@@ -122,12 +122,12 @@ def variables(site: Site) -> Finding:
     try:
         load_settings(Path(os.devnull), {}, site.environ)
     except ConfigError as error:
-        return fail("variables", str(error), "correct it or unset it; `misod --help` lists the settings")
+        return fail("variables", str(error), "correct it or unset it; `misod serve --help` lists the settings")
     unknown = [name for name in here if name not in known]
     if not unknown:
         return ok("variables", ", ".join(here) or "no MISO_* variable is set")
     near = difflib.get_close_matches(unknown[0], known, n=1)
-    cure = f"did you mean {near[0]}?" if near else f"`unset {unknown[0]}`; `misod --help` lists the settings"
+    cure = f"did you mean {near[0]}?" if near else f"`unset {unknown[0]}`; `misod serve --help` lists the settings"
     return warn("variables", f"{', '.join(unknown)} means nothing to miso", cure)
 
 

@@ -4,11 +4,9 @@ docs/text.md has in one table what is read how.
 """
 
 from misod.text.cut import WHOLE, Limits
-from misod.text.letters import fold_to_letters
 from misod.text.pieces import Manner, Piece, pieces
 from misod.text.reader import Reader, cool, warm
 from misod.text.script import Script, Turn, turns
-from misod.text.sentences import sentences
 
 __all__ = [
     "WHOLE",
@@ -19,10 +17,8 @@ __all__ = [
     "Script",
     "Turn",
     "cool",
-    "fold_to_letters",
     "normalise",
     "pieces",
-    "sentences",
     "turns",
     "warm",
 ]

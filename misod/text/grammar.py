@@ -5,7 +5,6 @@ their neighbours, RUN_CHARACTERS at most at a time, and what they answered is re
 """
 
 import re
-import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from difflib import SequenceMatcher
@@ -88,27 +87,24 @@ def _widen(parts: list[Tracked], run: Tracked, start: int, end: int) -> None:
 
 
 class Answers:
-    """The last runs asked, and what they were read as: so many, of so many bytes in all. Safe on several threads."""
+    """The last runs asked, and what they were read as: so many, of so many bytes in all."""
 
     def __init__(self, most: int = 2000, most_bytes: int = 400_000):
         self._most, self._most_bytes, self._bytes = most, most_bytes, 0
         self._kept: OrderedDict[str, str] = OrderedDict()
-        self._lock = threading.Lock()
 
     def get(self, run: str) -> str | None:
-        with self._lock:
-            if run in self._kept:
-                self._kept.move_to_end(run)
-            return self._kept.get(run)
+        if run in self._kept:
+            self._kept.move_to_end(run)
+        return self._kept.get(run)
 
     def put(self, run: str, said: str) -> None:
-        with self._lock:
-            if run in self._kept:
-                return
-            self._kept[run] = said
-            self._bytes += _size(run, said)
-            while len(self._kept) > self._most or self._bytes > self._most_bytes:
-                self._bytes -= _size(*self._kept.popitem(last=False))
+        if run in self._kept:
+            return
+        self._kept[run] = said
+        self._bytes += _size(run, said)
+        while len(self._kept) > self._most or self._bytes > self._most_bytes:
+            self._bytes -= _size(*self._kept.popitem(last=False))
 
 
 def _size(run: str, said: str) -> int:

@@ -26,10 +26,6 @@ _SHORT_WORDS = set(
 )
 
 
-def fold_to_letters(text: str) -> str:
-    return fold(Tracked.of(text)).text
-
-
 def fold(text: Tracked) -> Tracked:
     if not _LETTERS.issuperset(text.text):
         text = text.each(_letters)

@@ -141,8 +141,8 @@ class Grammars:
                     self._lose(error)
             if ticket.said is None:
                 ticket.said = child.answer(ticket.run)
-        self._answers.put(ticket.run, ticket.said)
-        return ticket.said
+            self._answers.put(ticket.run, ticket.said)
+            return ticket.said
 
     def _send(self, ticket: Ticket) -> None:
         try:

@@ -18,5 +18,5 @@ class Rule:
     needs: str = ""
 
 
-def rule(name: str, pattern: str, new: str | Callable[[re.Match], str], needs: str = "", flags: int = 0) -> Rule:
-    return Rule(name, re.compile(pattern, flags), new, needs)
+def rule(name: str, pattern: str, new: str | Callable[[re.Match], str], needs: str = "") -> Rule:
+    return Rule(name, re.compile(pattern), new, needs)

@@ -17,12 +17,6 @@ _UNIT = re.compile(r"\d\s?(?:in|ft|oz|lbs?|yds?|sq|min|secs?|hrs?)$")  # 3 in. w
 _NUMBERED = re.compile(r"(?:^|\n)\s*\d{1,3}$")
 
 
-def sentences(text: str) -> Iterator[str]:
-    """Each sentence of a plain text, its words with one space between them."""
-    for start, end in bounds(text):
-        yield " ".join(text[start:end].split())
-
-
 def bounds(text: str) -> Iterator[tuple[int, int]]:
     """(start, end) of each sentence that holds more than spaces, in order."""
     start = 0

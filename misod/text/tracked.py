@@ -27,12 +27,12 @@ class Tracked:
         return cls(text, list(range(offset, offset + size)), list(range(offset + 1, offset + size + 1)))
 
     @classmethod
-    def join(cls, parts: Iterable["Tracked"], mark: str = " ") -> "Tracked":
-        """Parts in order with `mark` between; the mark stands for what the part before it ends with."""
+    def join(cls, parts: Iterable["Tracked"]) -> "Tracked":
+        """Parts in order with a space between; it stands for what the part before it ends with."""
         joined = cls("", [], [])
         for part in parts:
             if joined.text and part.text:
-                joined = joined + part._instead(mark, joined.starts[-1], joined.ends[-1])
+                joined = joined + part._instead(" ", joined.starts[-1], joined.ends[-1])
             joined = joined + part
         return joined
 

@@ -7,7 +7,7 @@ that nothing loads and the next one removes.
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,15 +17,13 @@ import misod
 from misod.weights import layout
 from misod.weights.check import DTYPE_BYTES, Header, Tensor, compare, read_header, read_headers
 from misod.weights.dims import ModelArgs, expected_shapes
-from misod.weights.manifest import File, Manifest, new_directory, write_manifest, write_synced
+from misod.weights.manifest import Counter, File, Manifest, new_directory, write_manifest, write_synced
 from misod.weights.plan import Affine, Quantization, grouped_axis, is_packed, plan, stored_shapes
 from misod.weights.quantize import PACKABLE, pack, to_bf16, unpack
 from misod.weights.tensors import Writer, blocks, find_weights, into_shards, read, read_floats
 
 SHARD_BYTES = 4_000_000_000
 PACK_BYTES = 1 << 20  # float32 packed at a time: about a core's second-level cache
-
-Counter = Callable[[int], None]  # of bytes that were written
 
 
 @dataclass(frozen=True)
@@ -130,7 +128,7 @@ def convert(
 
 
 def output_bytes(parts: Parts, precision: str, embeddings: str | None = None) -> int:
-    """What convert would count, and write but for a few kilobytes: from the headers alone. Raises ValueError as it does."""
+    """What convert would write but for a few kilobytes, and count, from the headers alone. Raises ValueError as it."""
     source = Source(parts.weights)
     outputs = _outputs(source, plan(source.args, precision, embeddings))
     sizes = sum(map(_entry_bytes, outputs.values())) + Codec(parts.codec).bytes

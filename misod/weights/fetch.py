@@ -9,7 +9,6 @@ import fnmatch
 import hashlib
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils import build_hf_headers, logging
 
 from misod.weights import hub_errors
-from misod.weights.manifest import sha256_of
+from misod.weights.manifest import Counter, sha256_of
 from misod.weights.sources import Known, Source
 from protocol import errors as codes
 from protocol.errors import Failure
@@ -30,8 +29,6 @@ from protocol.errors import Failure
 logging.set_verbosity_error()  # what goes wrong is said here, once
 
 RETRY_WAITS_S = (0.5, 1, 2, 4, 8)  # without a new byte between them; then it is an error
-
-Counter = Callable[[int], None]
 
 
 @dataclass(frozen=True)

@@ -91,30 +91,33 @@ def check(directory: Path, anew: bool = False) -> Manifest:
     seen = {} if anew else _read_verified(directory)
     stats = {}
     for name, file in manifest.files.items():
-        stats[name] = _check_file(directory / name, file, seen.get(name))
+        try:
+            stats[name] = check_file(directory / name, file, seen.get(name))
+        except ValueError as error:
+            raise ValueError(f"{error}: make or pull the model again") from None
     if stats != seen and manifest.bytes > SMALL_BYTES:
         _write_verified(directory, stats)
     return manifest
 
 
-def _check_file(path: Path, file: File, seen: Mapping | None) -> dict:
-    """Its stat, once it is known to be the file."""
+Counter = Callable[[int], None]  # of bytes
+
+
+def check_file(path: Path, file: File, seen: Mapping | None = None, count: Counter = lambda _: None) -> dict:
+    """Its stat, once it is known to be the file; not read where that is as `seen`. Raises ValueError naming it."""
     try:
         info = path.stat()
         stat = {"bytes": info.st_size, "mtime_ns": info.st_mtime_ns}
         if info.st_size != file.bytes:
-            raise ValueError(f"{path}: {info.st_size} bytes, should be {file.bytes}: {_CURE}")
-        if stat != seen and sha256_of(path) != file.sha256:
-            raise ValueError(f"{path}: changed since it was made (its sha256 differs): {_CURE}")
+            raise ValueError(f"{path}: {info.st_size} bytes, should be {file.bytes}")
+        if stat != seen and sha256_of(path, count) != file.sha256:
+            raise ValueError(f"{path}: changed since it was made (its sha256 differs)")
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}: {_CURE}") from None
+        raise ValueError(f"{path}: {error.strerror}") from None
     return stat
 
 
-_CURE = "make or pull the model again"
-
-
-def sha256_of(path: Path, count: Callable[[int], None] = lambda _: None) -> str:
+def sha256_of(path: Path, count: Counter = lambda _: None) -> str:
     """Bytes that were read go to `count` as they are."""
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as file:

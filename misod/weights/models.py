@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,17 +115,14 @@ def detail(entry: Entry, default: str) -> dict:
     }
 
 
-def verify(entry: Entry, count: Callable[[int], None]) -> Manifest:
+def verify(entry: Entry, count: manifest.Counter) -> Manifest:
     """Hash every file. Raises Failure naming each that differs; bytes that were read go to `count`."""
     wrong = []
     for name, file in sorted(entry.manifest.files.items()):
-        path = entry.directory / name
         try:
-            same = path.stat().st_size == file.bytes and manifest.sha256_of(path, count) == file.sha256
-        except OSError as error:
-            wrong.append(f"{path} ({error.strerror})")
-        else:
-            wrong += [] if same else [f"{path} (changed)"]
+            manifest.check_file(entry.directory / name, file, count=count)
+        except ValueError as error:
+            wrong.append(str(error))
     if wrong:
         cure = "pull the model again" if entry.name != BUNDLED else "install miso again"
         raise Failure(codes.BAD_DATA, f"{entry.name} is damaged: {', '.join(wrong)}: {cure}")

@@ -192,14 +192,14 @@ def test_verify_names_the_file_with_a_flipped_byte(home, mine, name):
     data[len(data) // 2] ^= 1
     (mine / name).write_bytes(data)
     line = one_line(misoctl(home, "verify", "mine"), errors.BAD_DATA)
-    assert f"{mine / name} (changed)" in line and "pull the model again" in line
+    assert f"{mine / name}: changed" in line and "pull the model again" in line
 
 
 def test_verify_names_all_that_are_damaged(home, mine):
     (mine / "tokenizer.json").unlink()
     os.truncate(mine / "codec" / "model.safetensors", 10)
     line = one_line(misoctl(home, "verify", "mine"), errors.BAD_DATA)
-    assert "tokenizer.json (No such file or directory)" in line and "codec/model.safetensors (changed)" in line
+    assert "tokenizer.json: No such file or directory" in line and "codec/model.safetensors: 10 bytes" in line
 
 
 # ---- rm

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from misod.fades import EDGE_MS, fade_in, fade_out
+from misod.pcm import EDGE_MS, fade_in, fade_out
 from tests.clicks import worst_click
 
 RATE = 24_000

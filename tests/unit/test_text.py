@@ -5,7 +5,10 @@ import re
 import pytest
 
 from misod import text
-from misod.text import Limits, fold_to_letters, normalise, sentences
+from misod.text import Limits, normalise
+from misod.text.letters import fold
+from misod.text.sentences import bounds
+from misod.text.tracked import Tracked
 
 NANO = Limits(max_words=18, max_characters=105, letters=True)
 WIDE = Limits()
@@ -49,7 +52,7 @@ END = (".", "!", "?", "…", "。", "！", "？")
     ],
 )
 def test_a_text_is_split_where_a_reader_would_stop(given, wanted):
-    assert list(sentences(given)) == wanted
+    assert [" ".join(given[start:end].split()) for start, end in bounds(given)] == wanted
 
 
 HOSTILE = [
@@ -78,7 +81,7 @@ HOSTILE = [
 
 
 def letters(text_: str) -> str:
-    return re.sub("[^a-z]", "", fold_to_letters(text_).lower())
+    return re.sub("[^a-z]", "", fold(Tracked.of(text_)).text.lower())
 
 
 @BOTH
@@ -153,7 +156,7 @@ FOLDED = (
 
 
 def test_folding_leaves_letters_and_seven_marks_only():
-    folded = fold_to_letters(FOLDED)
+    folded = fold(Tracked.of(FOLDED)).text
     assert re.fullmatch(r"[A-Za-z,.?!'\-: ]*", folded)
     assert folded == " ".join(folded.split())
     for word in ("Creme", "brulee", "quoted", "it's", "oeuvre", "Aesir"):

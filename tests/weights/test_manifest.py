@@ -118,7 +118,7 @@ class Hashed(list):
     def __init__(self, monkeypatch):
         super().__init__()
         real = m.sha256_of
-        monkeypatch.setattr(m, "sha256_of", lambda path: (self.append(path.name), real(path))[1])
+        monkeypatch.setattr(m, "sha256_of", lambda path, _: (self.append(path.name), real(path))[1])
 
     def take(self) -> list[str]:
         taken = sorted(self)
