@@ -14,7 +14,6 @@ import click
 import misoctl
 from misoctl import handed
 from protocol import errors
-from protocol import messages as m
 from protocol.errors import Failure
 from protocol.exits import Program
 
@@ -51,6 +50,7 @@ def _version(ctx: click.Context, _param, wanted: bool) -> None:
     if not wanted:
         return
     from misoctl.client import Client, NoDaemon
+    from protocol import messages as m
     from protocol.paths import find_paths
 
     click.echo(f"misoctl {misoctl.__version__} (protocol {m.VERSION[0]}.{m.VERSION[1]})")
@@ -88,7 +88,7 @@ for verb in handed.VERBS:
 @click.option("--stems", metavar="DIR", help="With --script: a WAV of each turn, too.")
 @click.option("-o", "--output", metavar="FILE", help="Write a WAV; - streams it to standard output.")
 @click.option("--raw", is_flag=True, help="Write bare samples (s16le, mono) to standard output.")
-@click.option("--seed", type=click.IntRange(0, m.UINT32), help="Same text, same seed: the same samples.")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Same text, same seed: the same samples.")
 @click.option("--preset", type=click.Choice(["stable", "natural", "expressive"]), help="How freely it speaks, by name.")
 @number("--temperature", 0, 2, "How freely it speaks; 0 always takes the likeliest.")
 @number("--min-temperature", 0, 2, "What the temperature nears as the speech goes on.")

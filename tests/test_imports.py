@@ -15,7 +15,7 @@ ARROWS = {
     ),
     "misoctl --help needs neither zmq nor msgpack": (
         "import sys, misoctl.cli as c; sys.argv[1:] = ['--help']\ntry: c.main()\nexcept SystemExit: pass",
-        HEAVY | {"misod", "zmq", "msgpack", "platformdirs"},
+        HEAVY | {"misod", "zmq", "msgpack", "platformdirs", "protocol.messages"},
     ),
     "all of misoctl loads nothing heavy, nor the daemon": (
         "import misoctl.cli, misoctl.client, misoctl.handed, misoctl.player, misoctl.sink, misoctl.speech, zmq\n"

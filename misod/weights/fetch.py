@@ -98,10 +98,6 @@ def bytes_of(listing: Listing, file: RemoteFile, downloads: Path) -> int:
     return min(there.stat().st_size, file.bytes) if there else 0
 
 
-def bytes_there(listing: Listing, downloads: Path) -> int:
-    return sum(bytes_of(listing, file, downloads) for file in listing.files)
-
-
 def download(listing: Listing, file: RemoteFile, downloads: Path, known: Known | None, count: Counter) -> None:
     """Have all bytes of `file` in the listing's directory; as they come they go to `count`.
 
@@ -164,7 +160,8 @@ def _fill(path: Path, name: str, size: int, url: str, count: Counter) -> None:
                 if not hub_errors.is_passing(error):
                     raise hub_errors.explain(error, name) from error
             except OSError as error:
-                raise Failure(codes.IO_ERROR, _write_error(path, error)) from error
+                cure = "free some room, then the same command goes on from here"
+                raise Failure(codes.IO_ERROR, f"cannot write {path}: {error.strerror}", cure) from error
             failed = 0 if out.tell() > before else failed + 1
             if failed > len(RETRY_WAITS_S):
                 raise hub_errors.explain(problem, name) if problem else hub_errors.cut_short(name)
@@ -188,7 +185,3 @@ def _stream(out, name: str, size: int, url: str, count: Counter) -> None:
             count(len(chunk))
             if out.tell() > size:
                 raise Failure(codes.BAD_DATA, f"{name}: more comes than the {size:,} bytes that it has")
-
-
-def _write_error(path: Path, error: OSError) -> str:
-    return f"cannot write {path}: {error.strerror}; free some room, then the same command goes on from here"

@@ -136,13 +136,10 @@ def _read_verified(directory: Path) -> dict:
 
 
 def _write_verified(directory: Path, stats: dict) -> None:
-    """Where the directory cannot be written, the next load hashes again."""
-    beside = directory / f".{VERIFIED}.{os.getpid()}"
     try:
-        beside.write_text(json.dumps(stats, indent=1) + "\n")
-        beside.replace(directory / VERIFIED)
-    except OSError:
-        beside.unlink(missing_ok=True)
+        replace_synced(directory / VERIFIED, (json.dumps(stats, indent=1) + "\n").encode())
+    except OSError:  # where the directory cannot be written, the next load hashes again
+        pass
 
 
 def describe(directory: Path, model: str, precision: str, source: Mapping[str, str | None], made_by: str) -> Manifest:
@@ -165,6 +162,17 @@ def write_synced(path: Path, data: bytes) -> File:
         file.flush()
         os.fsync(file.fileno())
     return File(len(data), hashlib.sha256(data).hexdigest())
+
+
+def replace_synced(path: Path, data: bytes) -> None:
+    """Never half a file at `path`. Raises OSError, and leaves nothing beside it."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write_synced(beside, data)
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager

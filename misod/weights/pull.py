@@ -114,8 +114,8 @@ class Work:
         of = (source, CODEC, TOKENIZER)
         lists = [fetch.listing(each, each.revision or record.revision(each.repo)) for each in of]
         weights, codec, tokenizer = (each.directory(ours) for each in lists)
-        total, had = sum(each.bytes for each in lists), sum(fetch.bytes_there(each, ours) for each in lists)
         todo = sorted(((each, file) for each in lists for file in each.files), key=lambda item: item[1].bytes)
+        total, had = sum(each.bytes for each in lists), sum(fetch.bytes_of(*item, ours) for item in todo)
         self._get([item for item in todo if item[1].path == "config.json"], record, None)
         here = f", {size(had)} of it here" if had else ""
         self.tell(f"{source.repo}, its codec and tokenizer: {size(total)}{here}")
@@ -133,7 +133,7 @@ class Work:
         from misod.weights import fetch
 
         downloads, total = self.paths.downloads, sum(file.bytes for _, file in wanted)
-        here = sum(fetch.bytes_of(listing, file, downloads) for listing, file in wanted)
+        here = sum(fetch.bytes_of(*item, downloads) for item in wanted)
         items = [(listing, file, record.known(listing.source, listing.commit, file.path)) for listing, file in wanted]
         with Progress("fetching", total, bars if here < total else None, done=here) as bar:
             for listing, file, known in items:

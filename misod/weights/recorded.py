@@ -4,10 +4,10 @@ What a first pull got is what every later one must get.
 """
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 
+from misod.weights.manifest import replace_synced
 from misod.weights.sources import Known, Source
 from protocol import errors as codes
 from protocol.errors import Failure
@@ -45,9 +45,4 @@ class Recorded:
             each: {"revision": at, "files": {name: asdict(known) for name, known in sorted(of.items())}}
             for each, (at, of) in sorted(self._repos.items())
         }
-        beside = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        with beside.open("w") as file:
-            json.dump(raw, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, self.path)
+        replace_synced(self.path, json.dumps(raw, indent=1).encode())
