@@ -85,8 +85,8 @@ def _spawn(paths: Paths) -> tuple[subprocess.Popen, int]:
                 env=environ,
             )
     except OSError as error:
-        code, line = errors.of_file(error, paths.home)
-        raise Failure(code, f"cannot start misod: {line}") from None
+        why = errors.of_file(error, paths.home)
+        raise Failure(why.exit_code, f"cannot start misod: {why.message}", why.next_step) from None
     return child, offset
 
 

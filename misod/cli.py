@@ -68,9 +68,9 @@ def run(flags: dict, opener: Callable[[Path, int], "Engine"]) -> int:
         lock = secure(paths)  # held until the process ends
         start_log(paths.log, settings.log_level)
     except errors.Failure as failure:
-        return _refuse(failure.exit_code, str(failure))
+        return _refuse(failure)
     except OSError as error:
-        return _refuse(*errors.of_file(error, home))
+        return _refuse(errors.of_file(error, home))
     from misod.engine import Models, model_directory
     from misod.server import Server  # zmq after the file limit is raised
     from misod.weights.models import mend
@@ -90,6 +90,6 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _refuse(code: int, why: str) -> int:
+def _refuse(why: errors.Failure) -> int:
     print(f"misod: {why}", file=sys.stderr)
-    return code
+    return why.exit_code

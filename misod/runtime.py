@@ -87,7 +87,7 @@ def _clear_socket(paths: Paths) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(info.st_mode) or info.st_uid != os.getuid():
-        raise UnsafePath(f"{paths.socket} is not a socket of ours: move it away")
+        raise UnsafePath(f"{paths.socket} is not a socket of ours", "move it away")
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)  # a listener with a full backlog would hold us up
         try:
@@ -97,7 +97,7 @@ def _clear_socket(paths: Paths) -> None:
             return
         except OSError:
             pass
-    raise UnsafePath(f"something else listens on {paths.socket}: stop it, or set MISO_HOME")
+    raise UnsafePath(f"something else listens on {paths.socket}", "stop it, or set MISO_HOME")
 
 
 def resident_bytes() -> int:

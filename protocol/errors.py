@@ -26,6 +26,7 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 TERMINATED = 143
 
+MOVE_HOME = "set MISO_HOME to a directory you own"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 EXIT_CODES = {
@@ -78,14 +79,6 @@ ERRORS = {
 }
 
 
-def of_file(error: OSError, place: object) -> tuple[int, str]:
-    """Exit code and line of a file under miso's home that could not be made; `place` where the error names none."""
-    line = f"{error.filename or place}: {error.strerror}"
-    if error.errno in DISK_FULL:
-        return IO_ERROR, f"{line}; free some space"
-    return CANT_CREATE, f"{line}; set MISO_HOME to a directory you own"
-
-
 class ProtocolError(Exception):
     """A message outside the wire spec. `id` is the request it named, where that could be read."""
 
@@ -114,5 +107,13 @@ class Failure(Exception):
 class UnsafePath(Failure):
     """A directory, lock or socket that is not safely ours, or cannot be used. One line, names the path."""
 
-    def __init__(self, message: str):
-        super().__init__(NO_PERMISSION, message)
+    def __init__(self, message: str, next_step: str = MOVE_HOME):
+        super().__init__(NO_PERMISSION, message, next_step)
+
+
+def of_file(error: OSError, place: object) -> Failure:
+    """A file under miso's home could not be made; `place` where the error names none."""
+    line = f"{error.filename or place}: {error.strerror}"
+    if error.errno in DISK_FULL:
+        return Failure(IO_ERROR, line, "free some space")
+    return Failure(CANT_CREATE, line, MOVE_HOME)

@@ -64,7 +64,7 @@ def find_paths(environ=os.environ) -> Paths:
             home = platformdirs.user_data_path("miso")
             logs = platformdirs.user_log_path("miso")
         except RuntimeError:  # no HOME, and no entry in the user database
-            raise UnsafePath("this user has no home directory: set MISO_HOME to a directory you own") from None
+            raise UnsafePath("this user has no home directory") from None
     return Paths(home=home, run=_run_dir(home), logs=logs)
 
 
@@ -73,7 +73,7 @@ def _named_home(name: str) -> Path:
         name.encode()  # an ipc:// address and `status` are UTF-8
         return Path(name).expanduser().absolute()
     except (UnicodeEncodeError, RuntimeError):  # ~nobody-of-that-name
-        raise UnsafePath(f"MISO_HOME={name!r} names no directory: set it to a directory you own") from None
+        raise UnsafePath(f"MISO_HOME={name!r} names no directory", "set it to a directory you own") from None
 
 
 def _run_dir(home: Path) -> Path:
@@ -113,7 +113,7 @@ def make_directories(directory: Path) -> None:
     except OSError as error:
         if error.errno in errors.DISK_FULL:
             raise
-        raise UnsafePath(f"cannot make {directory}: {error.strerror}; set MISO_HOME to a directory you own") from None
+        raise UnsafePath(f"cannot make {directory}: {error.strerror}") from None
 
 
 def make_private(directory: Path) -> None:
@@ -130,8 +130,8 @@ def check_private(directory: Path) -> None:
     except OSError as error:
         raise UnsafePath(f"{directory}: {error.strerror}") from None
     if stat.S_ISLNK(info.st_mode) or not stat.S_ISDIR(info.st_mode):
-        raise UnsafePath(f"{directory} must be a directory and not a link: remove it, miso makes its own")
+        raise UnsafePath(f"{directory} must be a directory and not a link", "remove it, miso makes its own")
     if info.st_uid != os.getuid():
-        raise UnsafePath(f"{directory} belongs to user {info.st_uid}, not to you: set MISO_HOME to a directory you own")
+        raise UnsafePath(f"{directory} belongs to user {info.st_uid}, not to you")
     if info.st_mode & 0o077:
-        raise UnsafePath(f"{directory} can be entered by others: run `chmod 700 {directory}`")
+        raise UnsafePath(f"{directory} can be entered by others", f"run `chmod 700 {directory}`")

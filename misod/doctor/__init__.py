@@ -17,7 +17,7 @@ from functools import partial
 import click
 
 from misod.doctor import machine, models, place, sound
-from misod.doctor.finding import FAIL, OK, WARN, Finding, Site, unsafe
+from misod.doctor.finding import FAIL, OK, WARN, Finding, Site, fail
 from misod.weights.budget import PRECISIONS
 from protocol import errors
 from protocol.paths import find_paths
@@ -60,7 +60,7 @@ def examine() -> Iterator[Finding]:
     try:
         site = Site(find_paths(), os.environ, sys.platform, platform.machine())
     except errors.UnsafePath as error:  # every other line would be of a home that is not there
-        yield unsafe("home", error)
+        yield fail("home", error.message, error.next_step)
         return
     for check in checks(site):
         yield check(site)

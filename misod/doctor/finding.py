@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from misod.doctor.probe import Probe, ProbeFailed, run_probe
-from protocol.errors import UnsafePath
 from protocol.paths import Paths
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 COMMAND_S = 5.0
-ELSEWHERE = "set MISO_HOME to a directory you own"
 
 
 @dataclass(frozen=True)
@@ -34,12 +32,6 @@ def warn(name: str, detail: str, cure: str) -> Finding:
 
 def fail(name: str, detail: str, cure: str) -> Finding:
     return Finding(name, FAIL, detail, cure)
-
-
-def unsafe(name: str, error: UnsafePath) -> Finding:
-    """Its line ends in the cure, after a colon."""
-    detail, _, cure = str(error).rpartition(": ")
-    return fail(name, detail, cure)
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,12 @@ import os
 from pathlib import Path
 
 from misod.config import ConfigError, load_settings
-from misod.doctor.finding import ELSEWHERE, Finding, Site, fail, ok, warn
+from misod.doctor.finding import Finding, Site, fail, ok, warn
 from misod.weights.manifest import read_manifest
 from misod.weights.models import BUNDLED, bundled, default_name, directories
 from misod.weights.progress import size
 from misod.weights.sources import PULLABLE
+from protocol.errors import MOVE_HOME
 from protocol.paths import Paths
 
 
@@ -77,7 +78,7 @@ def unfinished(site: Site) -> Finding:
     except FileNotFoundError:
         left = []
     except OSError as error:
-        return fail("pulls", f"{kept}: {error.strerror}", f"make it a directory of yours, or {ELSEWHERE}")
+        return fail("pulls", f"{kept}: {error.strerror}", f"make it a directory of yours, or {MOVE_HOME}")
     if left:
         cure = "let it finish, or begin it again with `misoctl pull`"
         return warn("pulls", f"{', '.join(left)} in {kept} is not finished", cure)

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 
 from misod.config import ConfigError, Settings, load_settings, variable
-from misod.doctor.finding import ELSEWHERE, Finding, Site, fail, ok, run, unsafe, warn
-from protocol.errors import UnsafePath
+from misod.doctor.finding import Finding, Site, fail, ok, run, warn
+from protocol.errors import MOVE_HOME, UnsafePath
 from protocol.paths import SUN_PATH_BYTES, check_private, lock_holder
 
 AGENT_LABEL = "miso.misod"  # of the launchd agent
@@ -35,17 +35,17 @@ def _directory(name: str, path: Path) -> Finding:
         info = path.stat()
     except FileNotFoundError:
         if path.is_symlink():
-            return fail(name, f"{path} is a link to nothing", f"remove it, or {ELSEWHERE}")
+            return fail(name, f"{path} is a link to nothing", f"remove it, or {MOVE_HOME}")
         parent = next(filter(os.path.exists, path.parents))
         if not os.access(parent, os.W_OK | os.X_OK):
-            return fail(name, f"{path} cannot be made: {parent} is not yours to write", ELSEWHERE)
+            return fail(name, f"{path} cannot be made: {parent} is not yours to write", MOVE_HOME)
         return ok(name, f"{path}, made at the first start")
     except OSError as error:
-        return fail(name, f"{path}: {error.strerror}", ELSEWHERE)
+        return fail(name, f"{path}: {error.strerror}", MOVE_HOME)
     if not stat.S_ISDIR(info.st_mode):
-        return fail(name, f"{path} is not a directory", f"move it away, or {ELSEWHERE}")
+        return fail(name, f"{path} is not a directory", f"move it away, or {MOVE_HOME}")
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        return fail(name, f"{path} is not yours to read and write", f"`chmod u+rwx` it, or {ELSEWHERE}")
+        return fail(name, f"{path} is not yours to read and write", f"`chmod u+rwx` it, or {MOVE_HOME}")
     if info.st_mode & 0o022:
         return warn(name, f"{path} can be written by others", f"`chmod go-w {path}`")
     return ok(name, f"{path}")
@@ -59,7 +59,7 @@ def run_directory(site: Site) -> Finding:
     try:
         check_private(path)
     except UnsafePath as error:
-        return unsafe("run directory", error)
+        return fail("run directory", error.message, error.next_step)
     return ok("run directory", f"{path}, yours alone")
 
 

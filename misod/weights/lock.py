@@ -20,7 +20,7 @@ def changing(models: Path) -> Iterator[None]:
         make_directories(models)
         lock = os.open(models / NAME, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise Failure(*codes.of_file(error, models)) from None
+        raise codes.of_file(error, models) from None
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -40,9 +40,10 @@ def test_a_full_disk_is_not_taken_for_a_wrong_directory(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "mkdir", full)
     with pytest.raises(OSError, match="No space left") as caught:
         p.make_private(tmp_path / "a" / "run")
-    code, line = errors.of_file(caught.value, tmp_path)
-    assert code == errors.IO_ERROR and str(tmp_path) in line and "free some space" in line
-    assert errors.of_file(OSError(errno.EACCES, "Permission denied", "/x"), tmp_path)[0] == errors.CANT_CREATE
+    failure = errors.of_file(caught.value, tmp_path)
+    assert failure.exit_code == errors.IO_ERROR and "free some space" in str(failure)
+    refused = OSError(errno.EACCES, "Permission denied", "/x")
+    assert errors.of_file(refused, tmp_path).exit_code == errors.CANT_CREATE
 
 
 def mode(path: Path) -> int:
