@@ -49,7 +49,7 @@ class Child:
 
     def ask(self, ticket: "Ticket") -> None:
         try:
-            self._process.stdin.write(child.packed(ticket.run))
+            self._process.stdin.write(ticket.run.encode(*child.CODING) + child.END)
         except OSError as error:
             raise ChildError(f"cannot be written to: {error.strerror}") from error
         self._asked.append(ticket)
@@ -62,17 +62,10 @@ class Child:
             data = os.read(self._process.stdout.fileno(), 1 << 16)
             if not data:
                 raise ChildError("has ended")
-            self._read += data
-            self._settle()
+            *answers, self._read = (self._read + data).split(child.END)
+            for answer in answers:
+                self._asked.popleft().said = answer.decode(*child.CODING)
         return ticket.said
-
-    def _settle(self) -> None:
-        while len(self._read) >= child.LENGTH.size:
-            end = child.LENGTH.size + child.LENGTH.unpack_from(self._read)[0]
-            if len(self._read) < end:
-                return
-            self._asked.popleft().said = self._read[child.LENGTH.size : end].decode("utf-8", "surrogatepass")
-            self._read = self._read[end:]
 
     def end(self) -> int:
         """Its exit status."""

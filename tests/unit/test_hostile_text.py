@@ -200,6 +200,9 @@ def read_all(line: str, limits: Limits):
             step = reading.send(answers)
         except StopIteration:
             return
-        answers = None if isinstance(step, Piece) else [asked_once(run) for run in step]
+        answers = None
         if isinstance(step, Piece):
             yield step
+        else:
+            assert "\n" not in "".join(step)  # the child reads a line each
+            answers = [asked_once(run) for run in step]

@@ -35,6 +35,12 @@ def test_the_child_reads_as_this_process_does(grammars):
     assert told(TEXT, grammars) == list(pieces(TEXT, NANO))
 
 
+def test_numbers_on_lines_of_their_own_are_one_question_each(grammars):
+    text = "It was 5\n6\r\n7,\x0b8\u20289\x850\n\n1."
+    assert told(text, grammars) == list(pieces(text, NANO))
+    assert told("Then 2.", grammars)[0].text == "Then two."
+
+
 def test_without_a_child_it_is_read_here():
     unstarted = Grammars()
     assert told(TEXT, unstarted) == list(pieces(TEXT, NANO)) and unstarted.pid is None
