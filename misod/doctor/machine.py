@@ -151,9 +151,7 @@ def disk(site: Site) -> Finding:
     detail = f"{size(free)} free in {place}"
     if free < LITTLE_DISK_BYTES:
         return fail("disk", detail, "free some: misod cannot write its log")
-    precision, _ = budget.choose(psutil.virtual_memory().total)
-    source = budget.disk_bytes(budget.MISO_8B, "bf16")
-    need = 1.1 * (source + budget.disk_bytes(budget.MISO_8B, precision) + 2 * budget.CODEC_BYTES)
+    need = budget.pull_bytes(budget.choose(psutil.virtual_memory().total)[0])
     if free < need and installed_precision(site.paths) is None:
         cure = f"free {size(need - free)} before `misoctl pull miso`"
         return warn("disk", f"{detail}; a pull of the 8B takes {size(need)} for a while", cure)

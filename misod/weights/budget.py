@@ -9,12 +9,14 @@ import math
 from misod.weights.dims import MISO_8B, ModelArgs
 from misod.weights.plan import PRECISIONS, Quantization, is_packed, plan, stored_shapes
 from misod.weights.progress import size
+from misod.weights.sources import CODEC, TOKENIZER, WEIGHTS
 
 FRAME_S = 0.08
 FLOAT_BYTES = 2  # bf16: weights that are not packed, scales, biases, activations
 CODEC_BYTES = 384_605_572  # Mimi as published: 96,151,393 fp32 values in 318 tensors
 POOL_BYTES = 512 << 20  # freed buffers that the engine lets MLX keep
 CONTEXT = 500  # positions of a middling utterance, for the keys and values a frame reads
+SPARE = 1.1  # room that must be free on the disk, over what is needed
 SHARE = 0.6  # of a machine's memory that a model may take: the rest is the system's and the listener's
 
 
@@ -45,6 +47,12 @@ def predicted_rtf(args: ModelArgs, precision: str, bandwidth_bytes_per_s: float)
     """
     read = frame_bytes(args, precision) + kv_bytes(args, CONTEXT)
     return read / bandwidth_bytes_per_s / FRAME_S
+
+
+def pull_bytes(precision: str) -> int:
+    """Room on the disk for `misoctl pull miso`: what it fetches and what it writes lie there together, for a while."""
+    beside = CODEC.about_bytes + TOKENIZER.about_bytes
+    return int(SPARE * (WEIGHTS[0].about_bytes + disk_bytes(MISO_8B, precision) + 2 * beside))
 
 
 def kv_bytes(args: ModelArgs, positions: int) -> int:

@@ -23,7 +23,6 @@ from protocol import errors as codes
 from protocol.errors import Failure
 from protocol.paths import Paths
 
-SPARE = 1.1  # room that must be free, over what is needed
 LOCAL_CODECS = (CODEC_FILE, "codec/model.safetensors", "mimi/model.safetensors")  # in a directory of one's own
 
 Tell = Callable[[str], None]
@@ -155,7 +154,7 @@ class Work:
 
     def _make_sure_of_room(self, fetched: int, written: int, smaller: str | None = None) -> None:
         """Both lie on the disk at once, for a while. Raises Failure saying how much to free, or what takes less."""
-        need, free = int((fetched + written) * SPARE), shutil.disk_usage(self.paths.models).free
+        need, free = int((fetched + written) * budget.SPARE), shutil.disk_usage(self.paths.models).free
         parts = f"{size(fetched)} to fetch and {size(written)} to write" if fetched else f"{size(written)} to write"
         self.tell(f"disk: {parts}, a tenth to spare: {size(need)} of the {size(free)} that are free")
         if need > free:

@@ -30,6 +30,7 @@ class Source:
     repo: str
     licence: str
     wanted: tuple[str, ...]
+    about_bytes: int  # of the wanted files: what doctor says before the hub has told
     revision: str | None = None  # a commit; None: `main` as it is at the first pull
     optional: tuple[str, ...] = ()
     smaller: str | None = None  # a repository that has the same in fewer bytes
@@ -47,6 +48,7 @@ WEIGHTS = (  # the first is what `pull miso` takes
         licence=MODIFIED_MIT,
         wanted=MODEL_FILES,
         optional=BESIDE,
+        about_bytes=32_752_530_000,  # 8,188,122,112 values of 4 bytes and a header
         smaller="mlx-community/MisoLabs-MisoTTS-bf16",
     ),
     Source(
@@ -54,12 +56,14 @@ WEIGHTS = (  # the first is what `pull miso` takes
         licence=MODIFIED_MIT,
         wanted=MODEL_FILES,
         optional=BESIDE,
+        about_bytes=16_376_290_000,
     ),
     Source(
         repo="mlx-community/MisoLabs-MisoTTS-8bit",
         licence=MODIFIED_MIT,
         wanted=MODEL_FILES,
         optional=BESIDE,
+        about_bytes=9_000_000_000,
     ),
 )
 
@@ -70,6 +74,7 @@ CODEC = Source(
     licence="CC-BY-4.0",
     wanted=(CODEC_FILE,),  # the repository's model.safetensors is another model, of 15 GB
     optional=("config.json",),  # not there now; a codec of other dims would say so in one
+    about_bytes=384_644_900,
     known={CODEC_FILE: Known(384_644_900, "09b782f0629851a271227fb9d36db65c041790365f11bbe5d3d59369cf863f50")},
 )
 
@@ -78,6 +83,7 @@ TOKENIZER = Source(
     revision="9535bd9b1d1dea6acafbdc4813b728796aeb28da",
     licence="Llama 3.2 Community License",
     wanted=("tokenizer.json",),
+    about_bytes=17_209_920,
 )
 
 PULLABLE = ("miso", "kitten")

@@ -160,7 +160,7 @@ def test_a_large_model_is_spread_over_shards(home, hub, files):
 def test_what_is_pinned_is_a_commit_and_what_is_known_a_digest():
     for source in (*sources.WEIGHTS, CODEC, TOKENIZER):
         assert source.revision is None or re.fullmatch("[0-9a-f]{40}", source.revision)
-        assert source.licence
+        assert source.about_bytes and source.licence
         assert all(re.fullmatch("[0-9a-f]{64}", known.sha256) and known.bytes for known in source.known.values())
     assert MISO.revision and CODEC.revision and CODEC.known and TOKENIZER.revision
 

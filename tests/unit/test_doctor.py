@@ -208,7 +208,7 @@ def test_disk(home, site, memory, monkeypatch):
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage(100 * GB))
     assert state(machine.disk(site), "100.0 GB free in", str(home.parent)) == OK
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage(5 * GB))
-    assert state(machine.disk(site), "free 2", "before `misoctl pull miso`") == WARN
+    assert state(machine.disk(site), "takes 46.", "free 41.", "before `misoctl pull miso`") == WARN
     write_model(home, "miso", "q8")
     assert state(machine.disk(site), "5.0 GB") == OK
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage(GB // 20))
