@@ -189,7 +189,7 @@ def new_directory(models: Path, name: str) -> Iterator[Path]:
         yield partial
         read_manifest(partial)
         for directory in (partial / "codec", partial):
-            _sync(directory)
+            sync(directory)
         _publish(models, name, partial)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -200,7 +200,7 @@ def _publish(models: Path, name: str, partial: Path) -> None:
     target, old = models / name, models / f".{name}.old"
     while not _moved(partial, target):  # it is there already, or another process mended in between
         target.rename(old)
-    _sync(models)
+    sync(models)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -224,7 +224,7 @@ def mend(models: Path) -> None:
             old.rename(target)
 
 
-def _sync(directory: Path) -> None:
+def sync(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
