@@ -63,8 +63,6 @@ class Stems:
     Raises Failure at once where no file could be made there; leaves nothing behind for it.
     """
 
-    CURE = "choose another --stems"
-
     def __init__(self, directory: str, names: list[str]):
         self._directory, self._names = Path(directory).absolute(), names
         self._turn, self._wav = -1, None
@@ -73,7 +71,7 @@ class Stems:
             tempfile.TemporaryFile(dir=there).close()
         except OSError as error:
             message = f"cannot write to {directory}: {there}: {error.strerror}"
-            raise Failure(errors.CANT_CREATE, message, self.CURE) from None
+            raise Failure(errors.CANT_CREATE, message, "choose another --stems") from None
 
     def turn(self, number: int) -> None:
         """What is written from now on is of this turn."""
@@ -82,7 +80,7 @@ class Stems:
         self.close(whole=True)
         label = re.sub(r"\W+", "-", self._names[number]).strip("-")
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._turn, self._wav = number, WavFile(self._directory / f"{number + 1:02}-{label}.wav", self.CURE)
+        self._turn, self._wav = number, WavFile(self._directory / f"{number + 1:02}-{label}.wav")
 
     def write(self, pcm: bytes, rate_hz: int) -> None:
         self._wav.write(pcm, rate_hz)

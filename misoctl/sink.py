@@ -30,7 +30,7 @@ def wav_header(rate_hz: int, data_bytes: int | None) -> bytes:
 class WavFile:
     """Written beside `path` under a temporary name, sizes patched, then renamed: never half a file at `path`."""
 
-    def __init__(self, path: Path, cure: str = "choose another -o"):
+    def __init__(self, path: Path):
         self.path = path
         try:
             self._target = path.resolve()  # written through a link, as by any program
@@ -40,8 +40,9 @@ class WavFile:
                 raise PermissionError(0, "it is write-protected")
             handle, name = tempfile.mkstemp(prefix=".miso-", suffix=".part", dir=self._target.parent)
         except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself
-            message = f"cannot write {path}: {getattr(error, 'strerror', error)}"
-            raise Failure(errors.CANT_CREATE, message, cure) from None
+            raise Failure(
+                errors.CANT_CREATE, f"cannot write {path}: {getattr(error, 'strerror', error)}", "choose another place"
+            ) from None
         self._temporary = Path(name)
         self._file = os.fdopen(handle, "wb")
         self._data_bytes = 0
@@ -129,7 +130,7 @@ def open_output(output: str, raw: bool) -> WavFile | Stream:
         if special:  # a named pipe or a device cannot be renamed over
             return Stream(path.open("wb"), output, raw)
     except OSError as error:
-        raise Failure(errors.CANT_CREATE, f"cannot write {output}: {error.strerror}", "choose another -o") from None
+        raise Failure(errors.CANT_CREATE, f"cannot write {output}: {error.strerror}", "choose another place") from None
     return WavFile(path)
 
 
