@@ -15,7 +15,7 @@ ARROWS = {
     ),
     "misoctl --help needs neither zmq nor msgpack": (
         "import sys, misoctl.cli as c; sys.argv[1:] = ['--help']\ntry: c.main()\nexcept SystemExit: pass",
-        HEAVY | {"misod", "zmq", "msgpack", "platformdirs", "protocol.messages"},
+        HEAVY | {"misod", "zmq", "msgpack", "platformdirs"},
     ),
     "all of misoctl loads nothing heavy, nor the daemon": (
         "import misoctl.cli, misoctl.client, misoctl.handed, misoctl.player, misoctl.sink, misoctl.speech, zmq\n"
@@ -25,6 +25,10 @@ ARROWS = {
     "protocol imports neither side": (
         "import protocol.codec, protocol.errors, protocol.messages, protocol.paths",
         HEAVY | {"misod", "misoctl", "zmq", "click", "platformdirs"},
+    ),
+    "the ways out need click alone": (
+        "import protocol.exits",
+        HEAVY | {"misod", "misoctl", "zmq", "msgpack", "platformdirs"},
     ),
     "the I/O thread's side of misod loads no mlx": (
         "import misod.__main__, misod.cli, misod.server, misod.session, misod.scheduler, misod.worker, misod.text",
