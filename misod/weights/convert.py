@@ -108,7 +108,8 @@ def convert(
     """Make models/name from `parts`; what was there under this name is replaced once all is written and synced.
 
     `origin`: the manifest's source (repo, revision, licence); `card`: the text of MODEL_CARD.md.
-    Raises ValueError naming a file that is not what it should be, and OSError (a full disk).
+    What is written goes to `count`, output_bytes in all. Raises ValueError naming a file that is not what it should
+    be, and OSError (a full disk).
     """
     source = Source(parts.weights)
     quantization = plan(source.args, precision, embeddings)
@@ -120,7 +121,7 @@ def convert(
         files |= _write_codec(folder / "codec", codec, count)
         files["config.json"] = write_synced(folder / "config.json", _config(parts.weights, source.args, quantization))
         files["tokenizer.json"] = write_synced(folder / "tokenizer.json", tokenizer)
-        count(len(tokenizer))
+        count(parts.tokenizer.stat().st_size)
         files["MODEL_CARD.md"] = write_synced(folder / "MODEL_CARD.md", card.encode())
         made_by = f"miso-speech {misod.__version__}"
         write_manifest(folder, Manifest("miso", precision, origin, made_by, files))
@@ -132,7 +133,7 @@ def output_bytes(parts: Parts, precision: str, embeddings: str | None = None) ->
     source = Source(parts.weights)
     outputs = _outputs(source, plan(source.args, precision, embeddings))
     sizes = sum(map(_entry_bytes, outputs.values())) + Codec(parts.codec).bytes
-    return sizes + len(layout.templated(parts.tokenizer))
+    return sizes + parts.tokenizer.stat().st_size
 
 
 # ---- the language model
