@@ -6,6 +6,8 @@ from typing import NoReturn
 
 import click
 
+from protocol.errors import near
+
 
 def hand_over(verb: str, *arguments: str) -> NoReturn:
     """-P: not a misod that lies in the caller's directory."""
@@ -32,11 +34,7 @@ def _known(_ctx, _param, model: str) -> str:
     """A misspelt name is no download: refused here, before anything is started."""
     if model in PULLABLE:
         return model
-    import difflib  # 5 ms
-
-    close = difflib.get_close_matches(model, PULLABLE, n=1, cutoff=0.5)
-    cure = f"did you mean {close[0]}?" if close else f"there is {', '.join(PULLABLE)}"
-    raise click.BadParameter(f"there is no model {model!r} to pull: {cure}")
+    raise click.BadParameter(f"there is no model {model!r} to pull: {near(model, PULLABLE)}")
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="As JSON, on standard output.")

@@ -45,9 +45,7 @@ def pull(model, precision, embeddings, origin, keep, quiet, as_json) -> None:
     from misod.weights.sources import PULLABLE, WITHOUT_ENGINE
 
     if model not in PULLABLE:
-        from misod.weights.models import near
-
-        raise Failure(errors.USAGE, f"there is no model {model!r} to pull{near(model, PULLABLE)}")
+        raise Failure(errors.USAGE, f"there is no model {model!r} to pull: {errors.near(model, PULLABLE)}")
     if model in WITHOUT_ENGINE:
         why = f"this version has no engine yet for {model} ({WITHOUT_ENGINE[model]})"
         raise Failure(errors.UNAVAILABLE, f"{why}: nothing was downloaded; `misoctl pull miso` works")

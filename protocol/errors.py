@@ -1,6 +1,7 @@
 """One table: error code -> exit code of misoctl -> what to do next."""
 
 import errno
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 OK = 0
@@ -112,6 +113,15 @@ class UnsafePath(Failure):
 
     def __init__(self, message: str, next_step: str = MOVE_HOME):
         super().__init__(NO_PERMISSION, message, next_step)
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Of a name that none has: "did you mean nano?", or what there is."""
+    import difflib  # 5 ms
+
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else f"there is {', '.join(known)}"
 
 
 def of_file(error: OSError, place: object) -> Failure:

@@ -61,18 +61,10 @@ def find(models: Path, name: str) -> Entry:
     """Raises Failure with the nearest name where there is none of this one, or where it is no finished model."""
     here = {entry.name: entry for entry in entries(models)}
     if name not in here:
-        raise Failure(codes.NO_INPUT, f"there is no model {name!r} here{near(name, here)}")
+        raise Failure(codes.NO_INPUT, f"there is no model {name!r} here: {codes.near(name, here)}")
     if here[name].manifest is None:
         raise Failure(codes.BAD_DATA, here[name].problem)
     return here[name]
-
-
-def near(name: str, known: Mapping | tuple[str, ...]) -> str:
-    """ ": did you mean nano?", or what there is."""
-    import difflib  # 5 ms
-
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f": did you mean {close[0]}?" if close else f": there is {', '.join(known)}"
 
 
 def summary(entry: Entry, default: str) -> dict:
@@ -136,8 +128,8 @@ def remove(models: Path, name: str) -> int:
     here = [entry.name for entry in entries(models) if entry.name != BUNDLED]
     directory = models / name
     if name not in here:  # also one with a slash in it
-        known = near(name, tuple(here)) if here else ": no model was pulled"
-        raise Failure(codes.NO_INPUT, f"there is no model {name!r} to remove{known}")
+        known = codes.near(name, here) if here else "no model was pulled"
+        raise Failure(codes.NO_INPUT, f"there is no model {name!r} to remove: {known}")
     with lock.changing(models):
         doomed = models / f".{name}.removed"
         shutil.rmtree(doomed, ignore_errors=True)

@@ -72,16 +72,15 @@ def origin(name: str | None) -> tuple[Path | None, Source | None]:
     directory = Path(os.path.expanduser(name))  # Path's own raises at ~nobody-of-that-name
     if directory.is_dir():
         return directory.absolute(), None
-    for source in WEIGHTS:
-        if source.repo == name:
-            return None, source
     known = {source.repo: source for source in WEIGHTS}
+    if name in known:
+        return None, known[name]
     if directory.exists():
         raise Failure(codes.NO_INPUT, f"--from {name}: a file; give the directory that it is in")
     if name.startswith(("/", "~", ".")):
         raise Failure(codes.NO_INPUT, f"--from {name}: there is no such directory")
     why = f"--from {name}: no directory, and no repository that this version knows"
-    raise Failure(codes.USAGE, why + models.near(name, known))
+    raise Failure(codes.USAGE, f"{why}: {codes.near(name, known)}")
 
 
 class Work:
