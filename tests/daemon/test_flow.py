@@ -65,7 +65,7 @@ def test_a_stopped_client_is_gone_by_its_heartbeat(fake):
     until(lambda: fake.trace.exists() and fake.traced("frame") > 5, "speech")
     say.send_signal(signal.SIGSTOP)
     with Raw(fake) as raw:
-        until(lambda: raw.ping().parked + raw.ping().speaking == 0, "the row to leave", 9)  # under SLOW_S
+        until(lambda: (now := raw.ping()).parked + now.speaking == 0, "the row to leave", 9)  # under SLOW_S
     assert fake.traced("release") == 1
 
 
