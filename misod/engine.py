@@ -41,6 +41,7 @@ class Row:
     unread: int = 0  # letters and digits of the text that the model has none for
     pause_s: float = 0.0  # to wait after the piece that is spoken now
     usual_lufs: float | None = None  # how loud this voice is
+    voice_digest: str = ""  # of the voice it speaks as
     dropped: int = 0  # pieces that no longer fitted into the context of those after them
     mended: list[str] = field(default_factory=list)  # what went wrong and was drawn anew: "silence at frame 31"
 

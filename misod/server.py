@@ -110,14 +110,14 @@ class Server:
         if say.emoji not in (None, "drop", "name"):
             raise errors.ProtocolError("bad_value", "say.emoji is drop or name", say.id)
         seed = secrets.randbits(32) if say.seed is None else say.seed
-        session = Session(peer, say.id, time.monotonic(), seed, say.speaker)
+        session = Session(peer, say.id, time.monotonic(), seed, say.speaker or 0, say.voice or "", say.session or "")
         self.sessions[session.key] = session
         self.requests += 1
         log.info("say: %d bytes, %d sessions", len(say.text.encode()), len(self.sessions))
         wanted = engine.Say(
             text=say.text,
             seed=seed,
-            speaker=say.speaker,
+            speaker=session.speaker,
             preset=say.preset,
             sampling={name: value for name in style.FIELDS if (value := getattr(say, name)) is not None},
             max_seconds=say.max_seconds,
@@ -203,6 +203,13 @@ class Server:
             cache_bytes=memory.cache_bytes,
             peak_bytes=memory.peak_bytes,
             rss_bytes=runtime.resident_bytes(),
+            voices=0,
+            sessions=0,
+            prefix_bytes=0,
+            prefix_limit_bytes=0,
+            prefix_hits=0,
+            prefix_misses=0,
+            prefix_evictions=0,
             socket=fit(str(self.paths.socket)),
             log=fit(str(self.paths.log), 4096),
         )

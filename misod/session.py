@@ -19,6 +19,8 @@ class Session:
     said_s: float
     seed: int = 0
     speaker: int = 0
+    voice: str = ""  # names, as asked for
+    dialogue: str = ""
     speaks: bool = True  # False: it only has a model loaded, or freed
     serial: int = field(default_factory=itertools.count().__next__)
     admitted: bool = False  # it has a row
