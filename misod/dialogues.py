@@ -57,11 +57,14 @@ class Dialogues:
         """An empty one where there is none."""
         return self._kept.get(name) or Dialogue(name)
 
-    def add(self, name: str, model: str, digest: str, segments: list[Segment]) -> None:
-        """What was said; a dialogue of another model, which was forgotten meanwhile, begins anew."""
+    def add(self, name: str, model: str, digest: str, said: list[Segment], dropped: int) -> None:
+        """What was said, and how many of the oldest the model took no longer: the next request finds what it keeps.
+
+        Where it was forgotten meanwhile, and another model has begun it, it begins anew.
+        """
         before = self._kept.pop(name, None)
         past = before.segments if before and before.digest == digest else ()
-        self._kept[name] = Dialogue(name, model, digest, (*past, *segments)).fitting()
+        self._kept[name] = Dialogue(name, model, digest, (*past, *said)[dropped:]).fitting()
         while len(self._kept) > MAX_DIALOGUES:
             oldest = next(iter(self._kept))
             del self._kept[oldest]

@@ -283,8 +283,8 @@ class Server:
             del self.sessions[session.key]
             end = "cancelled" if session.closing else event.end  # they may have crossed: what was asked counts
             if end == "eos" and session.dialogue:
-                info = self.ready.info
-                self.library.dialogues.add(session.dialogue, info.model, info.digest, event.job.row.said)
+                info, row = self.ready.info, event.job.row
+                self.library.dialogues.add(session.dialogue, info.model, info.digest, row.said, row.dropped)
             self._send(session.peer, receipt(session, event.job, end, self.ready or worker.NOTHING))
 
     def _on_changed(self, event: worker.Changed) -> None:

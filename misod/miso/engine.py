@@ -411,19 +411,20 @@ class MisoEngine:
         return self.model.read(self.model.embed_prompt(mx.array(tokens), mx.array(mask)), cache)
 
     def _fitting(self, row: MisoRow, piece: str, frames: int) -> list[Segment]:
-        """The newest segments that leave room for the voice, the piece and its frames; whole ones only."""
-        most = self.speech.segments
-        room = self.model.args.backbone.max_seq_len - frames - self.prompt.length([], row.voices[-1], piece)
+        """The newest segments that leave room for the voice, the piece and its frames; whole ones only.
+
+        Those that stay are read anew where one must go: so a quarter of all goes at once, and then none for a while.
+        """
+        most, positions = self.speech.segments, self.model.args.backbone.max_seq_len
+        room = positions - frames - self.prompt.length([], row.voices[-1], piece)
         if row.voice:
-            most -= 1
-            room -= self.prompt.segment_length(row.voice)
-        first = len(row.context)
-        while first > max(0, len(row.context) - most):
-            room -= self.prompt.segment_length(row.context[first - 1])
-            if room < 0:
-                break
-            first -= 1
-        return row.context[first:]
+            most, room = most - 1, room - self.prompt.segment_length(row.voice)
+        lengths = [self.prompt.segment_length(segment) for segment in row.context]
+        if len(lengths) > most or sum(lengths) > room:
+            most, room = most - most // 4, room - positions // 4
+        while lengths and (len(lengths) > most or sum(lengths) > room):
+            lengths.pop(0)
+        return row.context[len(row.context) - len(lengths) :]
 
     def _codes_of_silence(self) -> np.ndarray:
         """(K,), once the codec has forgotten that there was ever anything else."""
