@@ -12,6 +12,7 @@ VERSION = (1, 0)
 MAX_MESSAGE_BYTES = 2 << 20  # `learn` carries a clip
 CLIP_HZ = 24_000  # of a clip, mono s16: clients convert
 MAX_CLIP_BYTES = 30 * CLIP_HZ * 2  # 30 s = 1.44 MB
+MIN_CLIP_BYTES = 3840  # 80 ms, a frame
 MAX_CLIP_TEXT_BYTES = 6000  # what is said in it: 200 a second
 MAX_VOICE_BYTES = 128 << 10  # a voice's file: 32 codebooks x 375 frames x 2, and words
 MAX_LISTING_BYTES = 1 << 20
@@ -167,7 +168,7 @@ class Learn(Message):
     t: ClassVar[str] = "learn"
     id: int = _id()
     name: str = _str(1, 64)
-    clip: bytes = _bin(3840, MAX_CLIP_BYTES)
+    clip: bytes = _bin(MIN_CLIP_BYTES, MAX_CLIP_BYTES)
     text: str = _str(0, MAX_CLIP_TEXT_BYTES)
     speaker: int = _int(0, 99)
     clip_digest: str = _str(64, 64)

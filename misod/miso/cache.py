@@ -18,6 +18,18 @@ class KVCache:
         self.block = block
         self.position = 0
 
+    @classmethod
+    def fork(cls, kv: mx.array) -> "KVCache":
+        """On from `packed`, which stays as it is: its arrays have no room, so the first write copies them."""
+        cache, layers = cls(len(kv) // 2), len(kv) // 2
+        cache.keys, cache.values = ([kv[i][None] for i in range(at, at + layers)] for at in (0, layers))
+        cache.position = kv.shape[2]
+        return cache
+
+    def packed(self) -> mx.array:
+        """What one row has read, (2 layers, Hkv, T, d): keys, then values. A copy."""
+        return mx.stack([array[0, :, : self.position] for array in self.keys + self.values])
+
     @property
     def offset(self) -> int:
         return self.position

@@ -178,7 +178,7 @@ def new_directory(models: Path, name: str) -> Iterator[Path]:
         yield partial
         read_manifest(partial)
         for directory in (partial / "codec", partial):
-            _sync(directory)
+            sync(directory)
         _publish(models, name, partial)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -189,7 +189,7 @@ def _publish(models: Path, name: str, partial: Path) -> None:
     target, old = models / name, models / f".{name}.old"
     while not _moved(partial, target):  # it is there already, or another process mended in between
         target.rename(old)
-    _sync(models)
+    sync(models)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -220,7 +220,7 @@ def find_model(models: Path, name: str) -> Path | None:
     return directory if (directory / MANIFEST).exists() else None
 
 
-def _sync(directory: Path) -> None:
+def sync(directory: Path) -> None:
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
