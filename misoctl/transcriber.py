@@ -34,8 +34,8 @@ def transcribe(clip: Clip, model: str | None, talk: Callable[[str], None]) -> st
     except subprocess.TimeoutExpired:
         child, why = None, [f"it took over {TRANSCRIBE_S:g} s"]
     if child is None or child.returncode != 0:
-        reason = why[-1] if why else f"signal {-child.returncode}"
-        talk(f"{kind} has no use of {model} ({reason}): --transcriber or MISO_TRANSCRIBER_MODEL names one that is here")
+        reason = why[-1][:100] if why else f"signal {-child.returncode}"
+        talk(f"{kind} could not use {model} ({reason}): --transcriber or MISO_TRANSCRIBER_MODEL names one that is here")
         return ""
     return " ".join(child.stdout.decode(errors="replace").split())
 
