@@ -122,9 +122,9 @@ def open_output(output: str, raw: bool) -> WavFile | Stream:
     """`output` is a path, or - for standard output. Raises Failure before anything is spoken."""
     if output == "-":
         if sys.stdout is None:
-            raise Failure(errors.CANT_CREATE, "standard output is closed", "pipe it, or give -o a file")
+            raise Failure(errors.CANT_CREATE, "standard output is closed", "pipe it, or name a file")
         if sys.stdout.isatty():
-            raise Failure(errors.USAGE, "standard output is a terminal", "pipe it, or give -o a file")
+            raise Failure(errors.USAGE, "standard output is a terminal", "pipe it, or name a file")
         # not sys.stdout.buffer: under PYTHONUNBUFFERED that may write less than it was given
         return Stream(open(sys.stdout.fileno(), "wb", closefd=False), "standard output", raw)
     path = Path(output)

@@ -18,6 +18,7 @@ from protocol import messages as m
 
 DECODE_S = 30.0  # half a second is usual
 MAX_FILE_BYTES = 400_000_000  # 30 s of 8 channels of doubles at 192 kHz are 369 MB
+CURE = "convert it with `ffmpeg -i CLIP clip.wav`"
 AFCONVERT = ("afconvert", "-f", "WAVE", "-d", "LEI16")
 
 
@@ -69,8 +70,7 @@ def _decode(file: BinaryIO, name: str) -> tuple[dict, bytes]:
     if not adts and head[4:8] != b"ftyp":
         return _decode_in_child(file, name)
     if sys.platform != "darwin":
-        cure = "convert it with `ffmpeg -i CLIP clip.wav`"
-        raise Failure(errors.BAD_DATA, f"{name} is AAC or MP4 (.m4a), which is read on macOS only", cure)
+        raise Failure(errors.BAD_DATA, f"{name} is AAC or MP4 (.m4a), which is read on macOS only", CURE)
     with tempfile.TemporaryDirectory() as directory:
         source, target = Path(directory, "clip.aac" if adts else "clip.m4a"), Path(directory, "clip.wav")
         file.seek(0)
@@ -87,7 +87,10 @@ def _decode_in_child(file: BinaryIO, name: str) -> tuple[dict, bytes]:
         _run([sys.executable, "-P", "-m", "misoctl.recording"], name, stdin=file, stdout=answer)
         answer.seek(0)
         head, pcm = answer.readline(), answer.read(m.MAX_CLIP_BYTES)
-    return json.loads(head), pcm
+    try:
+        return json.loads(head), pcm
+    except ValueError:  # it ended well and said nothing
+        raise Failure(errors.BAD_DATA, f"{name}: its decoder failed", CURE) from None
 
 
 def _run(command: list, name: str, **streams) -> None:
@@ -104,4 +107,4 @@ def _run(command: list, name: str, **streams) -> None:
         lines = said.read(m.MAX_CLIP_BYTES).decode(errors="replace").split("\n")
     if code != 0:
         last = next((f": {line}" for line in reversed(lines) if line.isprintable() and line.strip()), "")
-        raise Failure(errors.BAD_DATA, f"{name}: {why}{last}", "convert it with `ffmpeg -i CLIP clip.wav`")
+        raise Failure(errors.BAD_DATA, f"{name}: {why}{last}", CURE)

@@ -106,7 +106,8 @@ def _told(row: dict) -> str:
     if row.get("problem"):
         return f"damaged: {row['problem']}"
     if "turns" in row:
-        return f"{row['turns']:>3} turns  {row['seconds']:>6.1f} s  {row['bytes'] / 1e6:>6.1f} MB  {row['model']}"
+        turns = f"{row['turns']} turn{'s' * (row['turns'] != 1)}"
+        return f"{turns:<9}  {row['seconds']:>6.1f} s  {row['bytes'] / 1e3:>7.1f} kB  {row['model']}"
     return f"{row['seconds']:>4.1f} s  {row['created'][:10]}  # {row['text']}"
 
 
@@ -175,7 +176,8 @@ def show(name, as_json) -> None:
         click.echo(json.dumps(row, ensure_ascii=False))
         return
     for field, value in row.items():
-        click.echo(f"{field:<13} {_printable(value)}")
+        told = value if not isinstance(value, bool) else "yes" if value else "no"
+        click.echo(f"{field:<13} {_printable(told) or '-'}".rstrip())
 
 
 @voices.command()
