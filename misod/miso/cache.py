@@ -20,9 +20,13 @@ class KVCache:
 
     @classmethod
     def fork(cls, kv: mx.array) -> "KVCache":
-        """On from `packed`, which stays as it is: its arrays have no room, so the first write copies them."""
-        cache, layers = cls(len(kv) // 2), len(kv) // 2
-        cache.keys, cache.values = ([kv[i][None] for i in range(at, at + layers)] for at in (0, layers))
+        """On from `packed`, which stays as it is: its arrays have no room, so the first write copies them.
+
+        Slices, for those are views; MLX gathers, and copies, what is taken by a number.
+        """
+        layers = len(kv) // 2
+        cache = cls(layers)
+        cache.keys, cache.values = ([kv[i : i + 1] for i in range(at, at + layers)] for at in (0, layers))
         cache.position = kv.shape[2]
         return cache
 

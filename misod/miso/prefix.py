@@ -18,6 +18,7 @@ import numpy as np
 from misod import tensor_file
 from misod.engine import PrefixRoom
 from misod.miso.cache import KVCache
+from protocol.errors import UnsafePath
 from protocol.paths import make_directories
 
 log = logging.getLogger(__name__)
@@ -117,6 +118,8 @@ class Prefixes:
             self._clear_disk(path, data.nbytes)
             partial.write_bytes(tensor_file.pack("kv", self._dtype, data, self._about(digest, data)))
             partial.replace(path)
+        except UnsafePath as error:
+            log.warning("%s", error)
         except OSError as error:
             log.warning("%s: %s", error.filename or path, error.strerror)
             partial.unlink(missing_ok=True)
