@@ -23,14 +23,14 @@ from misod.miso.mimi import Mimi, concat_states, load_mimi, take_rows
 from misod.miso.model import Model
 from misod.miso.prefix import Prefixes
 from misod.miso.prompt import Prompt
+from misod.miso.recordings import hear, past_of, segment_of
 from misod.miso.sampling import Sampler, Settings, draw_noise
 from misod.style import chosen
-from misod.voices import MAX_SPOKEN_BYTES, Segment, Voice, digests
+from misod.voices import Segment, digests
 from misod.weights.manifest import Manifest, check
 
 TAIL_FRAMES = 1  # after the last: the codec still holds some of it
 MAX_TRIES = 3  # of one piece, drawn anew where it went wrong
-HEAR_FRAMES = 5  # of a clip, at a time: about as long as one frame of speech takes to make
 POOL_BYTES = 512 << 20  # freed buffers that MLX may keep for the next frame
 
 
@@ -108,28 +108,11 @@ class MisoEngine:
         return engine
 
     def hear(self, pcm: np.ndarray, words: str) -> Generator[None, None, Heard]:
-        K, codes, spoken = self.model.args.audio_num_codebooks, [], []
-        reader = text.Reader(words, self.speech.limits)
-        try:
-            for piece in self.mimi.encode_pieces(mx.array(pcm)[None], K, HEAR_FRAMES):
-                codes.append(np.array(piece)[0].astype(np.int16))
-                yield
-            while (piece := reader.next()) is not None:
-                spoken.append(piece.text)
-                yield
-        finally:
-            reader.close()
-        heard = Heard(np.concatenate(codes, axis=1), " ".join(spoken), self.info.codec)
-        if words.strip() and not spoken:
-            raise RowFault(f"{self.info.model} has no letters for any of the recording's transcript")
-        if len(heard.spoken.encode()) > MAX_SPOKEN_BYTES:
-            raise RowFault("the recording's transcript is too long once its numbers are written out", "too_long")
-        self._check_fits(Segment(0, heard.spoken, heard.codes))
-        return heard
+        return hear(self, pcm, words)
 
     def prefill(self, say: Say) -> MisoRow:
         turns = self._turns(say)
-        past = self._past(say)
+        past = past_of(self, say)
         row = MisoRow(
             say=say,
             style=chosen(self.speech.presets, say.preset, say.sampling),
@@ -140,7 +123,7 @@ class MisoEngine:
             key=mx.random.key(say.seed),
             codec=self.mimi.new_state(),
             max_frames=say.max_seconds and max(1, math.floor(say.max_seconds * self.frame_rate_hz)),
-            voice=self._segment(say.voice) if say.voice else None,
+            voice=segment_of(self, say.voice) if say.voice else None,
             voice_digest=say.voice.digest if say.voice else "",
             context=past,
         )
@@ -160,35 +143,6 @@ class MisoEngine:
             known = f"0 to {self.speech.speakers - 1}" if self.speech.speakers > 1 else "0 only"
             raise RowFault(f"the speakers of {self.info.model} are {known}, not {last}", "bad_value")
         return turns
-
-    def _segment(self, voice: Voice) -> Segment:
-        """Raises RowFault where the model cannot take it."""
-        named = f"the voice {voice.name}" if voice.name else "the clip"
-        if voice.codec_digest != self.info.codec or len(voice.codes) != self.model.args.audio_num_codebooks:
-            raise RowFault(f"{named} was learned with another codec than that of {self.info.model}", "bad_voice")
-        if voice.codes.max() >= self.codes:
-            raise RowFault(f"{named} holds codes that {self.info.model} has no sound for", "bad_voice")
-        self._check_fits(voice.segment)
-        return voice.segment
-
-    def _check_fits(self, voice: Segment) -> None:
-        """Raises RowFault where the longest of pieces would not fit after it."""
-        limits, length = self.speech.limits, self.prompt.segment_length(voice)
-        piece = limits.max_characters + math.ceil(self.speech.pace.cap_s(limits.max_words) * self.frame_rate_hz)
-        most = self.model.args.backbone.max_seq_len - piece
-        if length > most:
-            line = f"the recording and its transcript take {length} positions of the model, which has {most} for them"
-            raise RowFault(f"{line}: use a shorter one", "too_long")
-
-    def _past(self, say: Say) -> list[Segment]:
-        """What the dialogue holds. Raises RowFault where another model spoke it: its codes mean nothing to this one."""
-        if not say.dialogue or not say.dialogue.segments:
-            return []
-        if say.dialogue.digest != self.info.digest:
-            by, name = say.dialogue.model, say.dialogue.name
-            line = f"the session {name} was spoken by {by}, not {self.info.model}: forget it, or use another name"
-            raise RowFault(line, "bad_value")
-        return list(say.dialogue.segments)
 
     def step(self, rows: list[MisoRow]) -> list[Chunk | Fault]:
         """Each row's codes are already in flight; while its sound is made, so are the next frame's."""

@@ -13,10 +13,11 @@ import pytest
 from misod.dialogues import Dialogue
 from misod.engine import Chunk, Fault, PrefixRoom, RowFault, Say, open_engine
 from misod.miso.cache import BLOCK, KVCache
-from misod.miso.engine import HEAR_FRAMES, MisoEngine
+from misod.miso.engine import MisoEngine
 from misod.miso.load import load_model
 from misod.miso.prefix import Prefixes
 from misod.miso.prompt import Prompt
+from misod.miso.recordings import HEAR_FRAMES
 from misod.voices import Segment, Voice
 from misod.weights.dims import MISO_8B, ModelArgs
 from misod.weights.models import bundled
