@@ -182,4 +182,4 @@ def open_engine(directory: Path, max_rows: int, prefixes: PrefixRoom | None = No
     """The engine with the model in `directory` loaded and warm. Raises ModelError. Imports mlx on this thread."""
     from misod.miso.engine import MisoEngine
 
-    return MisoEngine.open(directory.name, directory, max_rows, prefixes or PrefixRoom())
+    return MisoEngine.open(directory.name, directory, max_rows, prefixes)

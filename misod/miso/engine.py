@@ -82,7 +82,7 @@ class MisoEngine:
         self._silence = self._codes_of_silence()
 
     @classmethod
-    def open(cls, name: str, directory: Path, max_rows: int, room: PrefixRoom) -> "MisoEngine":
+    def open(cls, name: str, directory: Path, max_rows: int, room: PrefixRoom | None = None) -> "MisoEngine":
         """Load the model in `directory`, strictly, and warm it up. Raises ModelError naming what is wrong."""
         text.warm()  # while the weights are read
         try:
@@ -99,7 +99,7 @@ class MisoEngine:
         mx.set_cache_limit(POOL_BYTES)
         codec = manifest.files["codec/model.safetensors"].sha256
         info = Info(engine="miso", model=name, digest=manifest.digest, backend=backend(), codec=codec)
-        prefixes = Prefixes(room, _digest_of_reading(manifest), model.cache_layout, model.dtype)
+        prefixes = Prefixes(room or PrefixRoom(), _digest_of_reading(manifest), model.cache_layout, model.dtype)
         engine = cls(model, mimi, prompt, speech, info, max_rows, prefixes)
         try:
             engine._warm_up()
