@@ -5,7 +5,7 @@ in one run; then the daemon is killed and started again, and the voice's prefix 
 nano, in this process: what hearing a clip, and a first use, do to the frames of a row that speaks.
 The 8B's backbone at its true dims, random fp32 weights, LAYERS of its 32 layers (a CPU has no room for more): a short
 text read alone, on a fork of a 10 s voice, and after the voice is read anew. And its prefix at full size, in bf16:
-forked by all 32 layers, written to disk and read.
+forked by all 32 layers, written to disk and read; and fifty of them in the memory that they may take.
 Times are medians, as ratios.
 """
 
@@ -212,11 +212,27 @@ def on_disk(rounds: int, anew_s: float) -> None:
         print(f"  {way:27} {np.median(all_s) * 1000:4.0f} ms  {np.median(all_s) / anew_s:.4f}")
 
 
+def fifty_voices() -> None:
+    """Of 10 s each, in the memory that they may take."""
+    args, room = MISO_8B.backbone, PrefixRoom()
+    layout = 2 * args.num_layers, args.num_kv_heads, args.head_dim
+    kept, base_bytes = Prefixes(room, "m" * 64, layout, mx.bfloat16), mx.get_active_memory()
+    for number in range(50):
+        kv = mx.full((*layout[:2], POSITIONS, layout[2]), number, mx.bfloat16)
+        mx.eval(kv)
+        kept.add(str(number), kv, on_disk=False)
+    held_bytes = mx.get_active_memory() - base_bytes
+    wanted, counted, held = (each / room.limit_bytes for each in (50 * kv.nbytes, kept.bytes, held_bytes))
+    print(f"50 such prefixes, as shares of the memory they may take: {wanted:.2f}")
+    print(f"  counted {counted:.2f}, held by MLX {held:.2f}, dropped {kept.evictions}")
+
+
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 30
     first_pcm(rounds)
     holds(max(3, rounds // 5))
     full_size(max(3, rounds // 5))
+    fifty_voices()
 
 
 if __name__ == "__main__":

@@ -381,12 +381,15 @@ class Server:
                 self._drop(session, "draining", "misod is shutting down")
 
     def _cut_off(self, now_s: float) -> None:
-        """The drain's time is over: every client still gets its `done`."""
+        """The drain's time is over: every client is still told."""
         if self.cut_off:
             self._die("rows did not leave after the drain")
         self.cut_off = True
-        for session in self.sessions.values():
-            self.worker.inbox.put(worker.Cancel(session.job, "drained"))
+        for session in list(self.sessions.values()):
+            if session.speaks:
+                self.worker.inbox.put(worker.Cancel(session.job, "drained"))
+            else:
+                self._drop(session, "draining", "misod is shutting down")
         self.drain_deadline_s = now_s + self.settings.step_timeout_s
 
     def _on_signal(self, _number: int, _frame) -> None:

@@ -292,7 +292,7 @@ class Worker(threading.Thread):
         except RowFault as fault:
             self._fail(job, fault.code, str(fault))
         except Exception as error:  # the one broad except: around one row
-            log.exception("prefill failed")
+            log.exception("a request failed")
             self._fail(job, "engine", f"{type(error).__name__}: {error}")
         finally:
             self.step_began_s = None

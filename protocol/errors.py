@@ -75,7 +75,7 @@ ERRORS = {
     "model": Entry(SOFTWARE, "`misoctl status` says which file; mend or remove it"),
     "no_voice": Entry(NO_INPUT, "`misoctl voices` shows those that are here"),
     "voice_exists": Entry(CANT_CREATE, "choose another name, or --replace it"),
-    "bad_voice": Entry(BAD_DATA, "learn it again from its recording"),
+    "bad_voice": Entry(BAD_DATA, "learn it again, from 1 to 30 s and with the model that is to speak it"),
     "no_session": Entry(NO_INPUT, "`misoctl sessions` shows those there are"),
     "storage": Entry(IO_ERROR, "free some space, or `misoctl forget` a voice"),
     "degenerate": Entry(SOFTWARE, "try another --seed, or --preset stable"),

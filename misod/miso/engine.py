@@ -291,8 +291,9 @@ class MisoEngine:
     def _begin(self, row: MisoRow, piece: str) -> None:
         """Prefill the piece. Raises RowFault."""
         if row.codes:
-            row.said.append(Segment(row.voices[-2], row.spoken[-2], np.stack(row.codes, axis=1)))
-            row.context.append(row.said[-1])
+            row.context.append(Segment(row.voices[-2], row.spoken[-2], np.stack(row.codes, axis=1)))
+            if row.say.dialogue:
+                row.said.append(row.context[-1])
         words, pace = len(piece.split()), self.speech.pace
         cap_frames = math.ceil(pace.cap_s(words) * self.frame_rate_hz)
         last_h, room = self._read_piece(row, piece, cap_frames)

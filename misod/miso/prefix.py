@@ -23,6 +23,7 @@ from protocol.paths import make_directories
 
 log = logging.getLogger(__name__)
 
+MAX_HEADER_BYTES = 4096
 DTYPES = {"F32": mx.float32, "F16": mx.float16, "BF16": mx.bfloat16}
 
 
@@ -91,8 +92,10 @@ class Prefixes:
         if (path := self._path(digest)) is None:
             return None
         try:
-            dtype, data, about = tensor_file.unpack(path.read_bytes(), "kv")
             layers, heads, dim = self._layout
+            with path.open("rb") as file:  # no more of it than there can be
+                most = layers * heads * positions * dim * DTYPES[self._dtype].size + MAX_HEADER_BYTES
+                dtype, data, about = tensor_file.unpack(file.read(most), "kv")
             if (dtype, data.shape) != (self._dtype, (layers, heads, positions, dim)):
                 raise ValueError(f"of shape {data.shape} and type {dtype}")
             if about != self._about(digest, data):

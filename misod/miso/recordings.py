@@ -34,7 +34,7 @@ def hear(engine: "MisoEngine", pcm: np.ndarray, words: str) -> Generator[None, N
         raise RowFault(f"{engine.info.model} has no letters for any of the recording's transcript")
     heard = Heard(np.concatenate(codes, axis=1), " ".join(spoken), engine.info.codec)
     if len(heard.spoken.encode()) > MAX_SPOKEN_BYTES:
-        raise RowFault("the recording's transcript is too long once its numbers are written out", "too_long")
+        raise RowFault("the recording's transcript is too long once its numbers are written out", "bad_voice")
     _check_fits(engine, Segment(0, heard.spoken, heard.codes))
     return heard
 
@@ -57,7 +57,7 @@ def _check_fits(engine: "MisoEngine", voice: Segment) -> None:
     most = engine.model.args.backbone.max_seq_len - limits.max_characters - frames
     if length > most:
         line = f"the recording and its transcript take {length} positions of the model, which has {most} for them"
-        raise RowFault(f"{line}: use a shorter one", "too_long")
+        raise RowFault(f"{line}: use a shorter one", "bad_voice")
 
 
 def past_of(engine: "MisoEngine", say: Say) -> list[Segment]:

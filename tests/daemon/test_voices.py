@@ -181,6 +181,19 @@ def test_a_client_that_leaves_while_its_clip_is_heard_holds_nothing_up(fake):
         until(lambda: other.ping().queued == 0, "the other to be over")
 
 
+@pytest.mark.parametrize(("drain_s", "answer"), [(30, m.Voices), (0, m.Error)])
+def test_a_drain_lets_a_clip_be_learned_or_says_why_not(home, drain_s, answer):
+    daemon = home.fake({"FAKE_STEP_MS": "30"}, drain_s=drain_s)
+    with Raw(home) as raw:
+        raw.send(learn_of(1, clip=clip(250)))
+        until(lambda: home.traced("hear"), "it to be heard")
+        raw.send(m.Drain(id=2))
+        assert isinstance(got := raw.until(answer)[-1], answer)
+        assert answer is m.Voices or got.code == "draining"
+    assert until(lambda: daemon.poll() is not None, "misod to exit") and daemon.returncode == 0
+    assert files(home) == (["anna.safetensors"] if answer is m.Voices else [])
+
+
 def test_a_learn_has_the_model_loaded(fake):
     with Raw(fake) as raw:
         ask(raw, m.Unload(id=1))

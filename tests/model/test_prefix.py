@@ -213,6 +213,9 @@ def test_one_that_is_over_the_limit_alone_drops_no_other():
     kept.add("small", prefix(10), on_disk=False)
     kept.add("large", prefix(11), on_disk=False)
     assert (kept.find(["small", "large"])[0], kept.evictions) == (1, 0)
+    none = Prefixes(PrefixRoom(limit_bytes=0), "m", (4, 1, 8), mx.float32)
+    none.add("small", prefix(10), on_disk=False)
+    assert (none.find(["small"]), none.bytes) == ((0, None), 0)
 
 
 def test_the_longest_is_found_and_one_that_it_goes_on_from_is_replaced():
@@ -277,7 +280,7 @@ def test_a_file_with_one_bit_flipped_is_never_used_and_is_replaced(room, at):
     assert path.read_bytes() == whole and on_disk(room).find(["a" * 64], 9)[0] == 1
 
 
-@pytest.mark.parametrize("data", [b"", b"hello", b"\xff" * 99], ids=repr)
+@pytest.mark.parametrize("data", [b"", b"hello", b"\xff" * 99, bytes(10_000)], ids=len)
 def test_a_foreign_file_is_never_used(room, data):
     on_disk(room).add("a" * 64, prefix(9), on_disk=True)
     (path,) = room.directory.iterdir()
@@ -392,6 +395,10 @@ def test_each_piece_of_a_text_follows_the_voice(nano, read):
     assert read[1:] == alone and row.dropped == 2
 
 
+def test_only_what_a_dialogue_needs_is_kept_of_what_was_said(nano):
+    assert speak(nano, text="One. Two.")[0].said == []
+
+
 def test_a_voice_stays_while_what_was_said_leaves(nano, read, monkeypatch):
     monkeypatch.setattr(nano, "speech", replace(nano.speech, segments=3))
     row, _ = speak(nano, voice=learn(nano), text="One. Two. Three. Four.")
@@ -417,7 +424,7 @@ def test_a_voice_that_leaves_no_room_to_speak_is_refused_when_learned_and_when_u
     for call in (lambda: learn(nano), lambda: nano.prefill(Say(text="Hello.", seed=1, voice=voice))):
         with pytest.raises(RowFault, match="use a shorter one") as fault:
             call()
-        assert fault.value.code == "too_long"
+        assert fault.value.code == "bad_voice"
 
 
 def test_the_longest_recording_leaves_room_to_speak(nano):
