@@ -34,17 +34,17 @@ def hear(
     path: str, text: str | None, text_file: str | None, transcriber: str | None, talk: Callable[[str], None]
 ) -> tuple[Clip, str]:
     """The recording and what is said in it, "" where nobody knows. Raises Failure; talks of what is odd."""
-    words = _read_words(text, text_file)
+    words, name = _read_words(text, text_file), "standard input" if path == "-" else path
     clip = read_clip(path)
     for warning in clip.warnings:
         talk(warning)
     if words is None:
         words = transcribe(clip, transcriber, talk)
-        talk(f'heard "{words}"; where that is wrong, give it --text' if words else f"{path}: {NO_WORDS}")
+        talk(f'heard "{words}"; where that is wrong, give it --text' if words else f"{name}: {NO_WORDS}")
     pace = len(words) / clip.seconds
     if words and not PACE[0] <= pace <= PACE[1]:
         what = f"{len(words)} characters of text for {clip.seconds:.1f} s of sound"
-        talk(f"{what}: is that what is said in {path}? Speech has {PACE[0]} to {PACE[1]} a second")
+        talk(f"{what}: is that what is said in {name}? Speech has {PACE[0]} to {PACE[1]} a second")
     return clip, words
 
 
