@@ -169,6 +169,7 @@ class Server:
         self.library.check_learn(learn)
         session = Session(peer, learn.id, time.monotonic(), speaks=False, learn=replace(learn, clip=b""))
         self.sessions[session.key] = session
+        log.info("learn: %d bytes, %d sessions", len(learn.clip), len(self.sessions))
         self.worker.inbox.put(worker.Submit(session.job, None, learn.model or "", None, learn.clip, learn.text))
         if self.state == "loading":
             self._send(peer, m.Progress(id=learn.id, state="loading"))
