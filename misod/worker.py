@@ -31,8 +31,9 @@ CLIPS = 8  # of `say.clip`, that are not heard again
 
 @dataclass(frozen=True)
 class Submit:
-    """`say` None: only have the model, or hear the clip. `model`: "" is whichever is loaded, else the default; None:
-    free it. `clip`: s16, to be heard first."""
+    """`say` None: only have the model, or learn the clip. `model`: "" is whichever is loaded, else the default; None:
+    free it. `clip`: s16 at the codec's rate, to be heard first.
+    """
 
     key: Key
     say: Say | None
