@@ -12,7 +12,8 @@ from dataclasses import asdict
 import click
 
 import misoctl
-from misoctl import handed
+from misoctl import handed, voices
+from misoctl.talk import hush, tell
 from protocol import errors
 from protocol.errors import Failure
 from protocol.exits import Program
@@ -25,14 +26,6 @@ KEEP_HELP = "Seconds without a request after which the model is freed, from now 
 EXIT_HELP = "\b\nExit codes:\n" + "\n".join(
     textwrap.fill(f"{code:>5}  {text}", 76, subsequent_indent=" " * 7) for code, text in errors.EXIT_CODES.items()
 )
-
-
-def tell(line: str) -> None:
-    click.echo(f"misoctl: {line}", err=True)
-
-
-def hush(line: str) -> None:
-    """tell, under -q."""
 
 
 def _finite(_ctx, param: click.Parameter, value: float | None) -> float | None:
@@ -77,7 +70,7 @@ def cli() -> None:
     """
 
 
-for verb in handed.VERBS:
+for verb in (*handed.VERBS, *voices.VERBS):
     cli.add_command(verb)
 
 
@@ -100,9 +93,11 @@ for verb in handed.VERBS:
 @number("--min-p", 0, 1, "Draw from codes at least this likely, as a share of the likeliest.")
 @number("--guidance", 0, 10, "Over 1: away from what would be said with no text, at twice the work.")
 @click.option("--max-seconds", type=click.FloatRange(0.08, 7200), callback=_finite, help="Stop after this much speech.")
-@click.option(
-    "--speaker", type=click.IntRange(0, 99), default=0, show_default=True, help="Which of the model's voices."
-)
+@click.option("-v", "--voice", metavar="NAME", callback=voices.chosen, help="A voice that was learned; ? lists them.")
+@click.option("--like", metavar="CLIP", help="Speak like this recording, this once; `learn` keeps it.")
+@click.option("--text", "clip_text", metavar="WORDS", help="With --like: what is said in CLIP.")
+@click.option("--session", metavar="NAME", callback=voices.slug, help="Go on with this dialogue, or begin it.")
+@click.option("--speaker", type=click.IntRange(0, 99), help="Which of the model's voices; by default NAME's own, or 0.")
 @click.option("--no-normalize", "normalize", flag_value=False, default=None, help="Read the text as it is written.")
 @click.option(
     "--emoji", type=click.Choice(["drop", "name"]), help="Say the names of emoji; they are dropped otherwise."
@@ -116,7 +111,7 @@ for verb in handed.VERBS:
 @click.option(
     "--strict", is_flag=True, help="Exit 1 where the speech did not end of itself, at its longest length too."
 )
-def say(text, source, script, stems, output, raw, no_start, quiet, as_json, strict, **options) -> None:
+def say(text, source, script, stems, output, raw, like, clip_text, no_start, quiet, as_json, strict, **options) -> None:
     """Speak TEXT, or what is piped in.
 
     \b
@@ -125,6 +120,8 @@ def say(text, source, script, stems, output, raw, no_start, quiet, as_json, stri
       misoctl say -o - "A stream." | ffmpeg -i - hello.mp3
       misoctl say -f letter.txt --seed 7 -o letter.wav
       misoctl say --script talk.txt -o talk.wav --stems turns/
+      misoctl say -v anna "In a voice that was learned."
+      misoctl say --like clip.wav --text "What is said in it." "Once."
       misoctl say -- "-5 degrees."
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a player or a reader that goes away has its own line
@@ -144,10 +141,15 @@ def say(text, source, script, stems, output, raw, no_start, quiet, as_json, stri
         talk("nothing to say")
         return
     options = {name: value for name, value in options.items() if value is not None} | {"script": bool(script) or None}
+    options |= voices.one_off(like, clip_text, options, talk)
     if no_start:
         preflight(find_paths())  # before a file is made or a player looked for
     turns = Stems(stems, dialogue.names) if stems else None
-    with open_sink(output, raw, as_json, turns) as sink, connect(find_paths(), not no_start, talk) as client:
+    with (
+        open_sink(output, raw, as_json, turns) as sink,
+        connect(find_paths(), not no_start, talk) as client,
+        voices.suggesting(client, options.get("voice")),
+    ):
         done = speak(client, words, options, sink, talk)
     if as_json:
         click.echo(to_json(done, words, options, sink.sha256))
@@ -177,6 +179,7 @@ def replay(receipt, output, raw, quiet) -> None:
         *_, now = client.load(wanted.model)
         if now.digest != wanted.digest:
             raise Failure(errors.BAD_DATA, f"{receipt} was spoken by other weights than {now.model} has", "pull those")
+        voices.check_digest(client, receipt, wanted.options.get("voice"), wanted.voice_digest)
         done = speak(client, wanted.text, wanted.options | {"model": wanted.model}, sink, talk)
     report(done, quiet, strict=False)
     if sink.sha256 != wanted.sha256:
@@ -203,6 +206,10 @@ def status(as_json) -> None:
     click.echo(f"  rows      {now.speaking} speaking, {now.parked} parked, {now.queued} queued, at most {now.max_rows}")
     click.echo(f"  served    {now.requests} requests, {now.spoken_s:.1f} s of speech")
     click.echo(f"  memory    {now.rss_bytes / 1e6:.0f} MB resident, {now.active_bytes / 1e6:.0f} MB held by MLX")
+    click.echo(f"  voices    {now.voices} learned, {now.sessions} sessions")
+    kept = f"{now.prefix_bytes / 1e6:.0f} of {now.prefix_limit_bytes / 1e6:.0f} MB"
+    used = f"{now.prefix_hits} hits, {now.prefix_misses} misses, {now.prefix_evictions} evictions"
+    click.echo(f"  prefixes  {kept}, {used}")
     click.echo(f"  socket    {now.socket}")
     click.echo(f"  log       {now.log}")
 

@@ -110,17 +110,27 @@ class Client:
         """As load, once the model is freed."""
         yield from self._change(m.Unload(id=self._new_id()))
 
-    def _change(self, message: m.Message) -> Iterator[m.Message]:
+    def learn(self, **request) -> Iterator[m.Message]:
+        """As load, last the voices with the new one alone."""
+        yield from self._change(m.Learn(id=self._new_id(), **request), m.Voices)
+
+    def _change(self, message: m.Message, last: type[m.Message] = m.Status) -> Iterator[m.Message]:
         self._send(message)
-        while not isinstance(answer := self._receive(message.id, None), m.Status):
+        while not isinstance(answer := self._receive(message.id, None), last):
             yield answer
         yield answer
 
+    def ask(self, kind: type[m.Message], **request) -> m.Message:
+        """One question, its answer. Raises Failure."""
+        message = kind(id=self._new_id(), **request)
+        self._send(message)
+        return self._receive(message.id, time.monotonic() + ANSWER_S)
+
     def status(self) -> m.Status:
-        return self._ask(m.StatusRequest(id=self._new_id()))
+        return self.ask(m.StatusRequest)
 
     def drain(self) -> m.Status:
-        return self._ask(m.Drain(id=self._new_id()))
+        return self.ask(m.Drain)
 
     def _stream(self, request: int) -> Iterator[m.Message]:
         acked = 0
@@ -135,12 +145,7 @@ class Client:
 
     def _hello(self) -> m.Welcome:
         major, minor = m.VERSION
-        return self._ask(m.Hello(id=self._new_id(), major=major, minor=minor))
-
-    def _ask(self, message: m.Message) -> m.Message:
-        """One question, one answer."""
-        self._send(message)
-        return self._receive(message.id, time.monotonic() + ANSWER_S)
+        return self.ask(m.Hello, major=major, minor=minor)
 
     def _send(self, message: m.Message) -> None:
         if not self._try_send(message):

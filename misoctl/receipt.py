@@ -69,6 +69,7 @@ class Replay:
     model: str
     digest: str
     sha256: str
+    voice_digest: str = ""  # of options["voice"], where it has one
     options: dict = field(default_factory=dict)
 
 
@@ -83,11 +84,15 @@ def read(path: str) -> Replay:
         receipt = None
     try:
         options = {name: receipt[name] for name in (*SHAPES_SOUND, *ASKED) if receipt[name] is not None}
-        replay = Replay(receipt["text"], receipt["model"], receipt["digest"], receipt["sha256"], options)
+        options |= {"voice": receipt["voice"]} if receipt["voice"] else {}
+        replay = Replay(*(receipt[name] for name in ("text", "model", "digest", "sha256", "voice_digest")), options)
         codec.pack(m.Say(id=0, text=replay.text, model=replay.model, **replay.options))
-        if not (isinstance(replay.model, str) and isinstance(replay.digest, str) and isinstance(replay.sha256, str)):
+        if not all(isinstance(word, str) for word in (replay.model, replay.digest, replay.sha256, replay.voice_digest)):
             raise TypeError
     except (TypeError, KeyError, errors.ProtocolError):
         cure = "give it what `misoctl say --json` printed"
         raise Failure(errors.BAD_DATA, f"{path} is no receipt", cure) from None
+    if receipt["session"] or (replay.voice_digest and not receipt["voice"]):
+        past = f"after the past of session {receipt['session']}" if receipt["session"] else "like a recording"
+        raise Failure(errors.BAD_DATA, f"{path} was spoken {past}, which is not in it", "say it anew")
     return replay

@@ -28,10 +28,13 @@ def wav_header(rate_hz: int, data_bytes: int | None) -> bytes:
 
 
 class WavFile:
-    """Written beside `path` under a temporary name, sizes patched, then renamed: never half a file at `path`."""
+    """Written beside `path` under a temporary name, sizes patched, then renamed: never half a file at `path`.
 
-    def __init__(self, path: Path):
-        self.path = path
+    `raw`: without a header.
+    """
+
+    def __init__(self, path: Path, raw: bool = False):
+        self.path, self._raw = path, raw
         try:
             self._target = path.resolve()  # written through a link, as by any program
             if path.is_dir():
@@ -51,9 +54,9 @@ class WavFile:
 
     def write(self, pcm: bytes, rate_hz: int) -> None:
         try:
-            if not self._rate_hz:
-                self._rate_hz = rate_hz
+            if not self._rate_hz and not self._raw:
                 self._file.write(wav_header(rate_hz, None))
+            self._rate_hz = rate_hz
             self._file.write(pcm)
             self._file.flush()
         except OSError as error:
@@ -70,8 +73,9 @@ class WavFile:
             return
         try:
             if not self._file.closed:
-                self._file.seek(0)
-                self._file.write(wav_header(self._rate_hz, self._data_bytes))
+                if not self._raw:
+                    self._file.seek(0)
+                    self._file.write(wav_header(self._rate_hz, self._data_bytes))
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 self._file.close()
@@ -119,9 +123,9 @@ def open_output(output: str, raw: bool) -> WavFile | Stream:
     """`output` is a path, or - for standard output. Raises Failure before anything is spoken."""
     if output == "-":
         if sys.stdout is None:
-            raise Failure(errors.CANT_CREATE, "standard output is closed", "pipe it, or give -o a file")
+            raise Failure(errors.CANT_CREATE, "standard output is closed", "pipe it, or name a file")
         if sys.stdout.isatty():
-            raise Failure(errors.USAGE, "standard output is a terminal", "pipe it, or give -o a file")
+            raise Failure(errors.USAGE, "standard output is a terminal", "pipe it, or name a file")
         # not sys.stdout.buffer: under PYTHONUNBUFFERED that may write less than it was given
         return Stream(open(sys.stdout.fileno(), "wb", closefd=False), "standard output", raw)
     path = Path(output)
@@ -131,7 +135,7 @@ def open_output(output: str, raw: bool) -> WavFile | Stream:
             return Stream(path.open("wb"), output, raw)
     except OSError as error:
         raise Failure(errors.CANT_CREATE, f"cannot write {output}: {error.strerror}", "choose another place") from None
-    return WavFile(path)
+    return WavFile(path, raw)
 
 
 def _umask() -> int:

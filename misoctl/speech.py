@@ -101,7 +101,7 @@ def open_sink(output: str | None, raw: bool, as_json: bool, stems: Stems | None 
 
 def speak(client: Client, text: str, options: dict, sink: Hashed, tell: Callable[[str], None]) -> m.Done:
     """Stream one request into `sink`. Interrupted, it closes the sink first: silence at once."""
-    stream = client.say(text=text, **({"speaker": 0} | options))
+    stream = client.say(text=text, **options)
     try:
         for message in telling(stream, tell):
             if isinstance(message, m.Pcm):

@@ -18,7 +18,7 @@ from protocol.exits import Program
 from protocol.paths import find_paths
 
 if TYPE_CHECKING:  # numpy's 40 ms: `list` and its like go without
-    from misod.engine import Engine
+    from misod.engine import Engine, PrefixRoom
 
 
 @click.group("misod", cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
@@ -54,7 +54,7 @@ def serve(**flags) -> None:
     leave(run(flags, open_engine))
 
 
-def run(flags: dict, opener: Callable[[Path, int], "Engine"]) -> int:
+def run(flags: dict, opener: Callable[[Path, int, "PrefixRoom"], "Engine"]) -> int:
     """The daemon, start to end; the exit code. `opener` makes the engine of a model's directory."""
     from misod.log import start_log
     from misod.runtime import secure
@@ -71,7 +71,7 @@ def run(flags: dict, opener: Callable[[Path, int], "Engine"]) -> int:
         return _refuse(failure)
     except OSError as error:
         return _refuse(errors.of_file(error, home))
-    from misod.engine import Models, model_directory
+    from misod.engine import Models, PrefixRoom, model_directory
     from misod.server import Server  # zmq after the file limit is raised
     from misod.weights.models import mend
 
@@ -79,7 +79,9 @@ def run(flags: dict, opener: Callable[[Path, int], "Engine"]) -> int:
         mend(paths.models)
         return model_directory(name or settings.model, paths.models)
 
-    return Server(settings, paths, lock, Models(find, lambda directory: opener(directory, settings.max_rows))).run()
+    prefixes = PrefixRoom(int(settings.prefix_gb * 1e9), paths.prefixes, int(settings.prefix_disk_gb * 1e9))
+    models = Models(find, lambda directory: opener(directory, settings.max_rows, prefixes))
+    return Server(settings, paths, lock, models).run()
 
 
 def leave(code: int) -> NoReturn:

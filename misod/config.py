@@ -29,6 +29,8 @@ class Settings:
     step_timeout_s: float = _setting(10.0, "A step that takes longer is a hang: misod exits 70.", 1, 3600)
     drain_s: float = _setting(15.0, "Seconds that speaking requests get to finish at shutdown.", 0, 3600)
     memory_gb: float = _setting(0.0, "Resident memory at which misod exits 70; 0 is 90 % of the machine.", 0, 1e6)
+    prefix_gb: float = _setting(1.0, "Memory for what the model has read of voices and dialogues.", 0, 1e6)
+    prefix_disk_gb: float = _setting(4.0, "Disk for what models have read of voices.", 0, 1e6)
     log_level: str = _setting("info", "debug, info, warning or error.")
 
 

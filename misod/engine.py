@@ -1,14 +1,16 @@
 """What the daemon asks of a speech model. Two engines, two ifs: no registry."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from misod.dialogues import Dialogue
 from misod.style import Style
+from misod.voices import Segment, Voice
 from misod.weights.models import BUNDLED, bundled, default_name
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a model: no path
@@ -28,6 +30,8 @@ class Say:
     emoji: str = "drop"  # or "name"
     script: bool = False  # a turn a line, `[speaker] words`: `speaker` is not looked at
     level: bool = True  # False: as loud as the model makes it
+    voice: Voice | None = None
+    dialogue: Dialogue | None = None  # to follow, and to be kept for
 
 
 @dataclass
@@ -41,6 +45,8 @@ class Row:
     unread: int = 0  # letters and digits of the text that the model has none for
     pause_s: float = 0.0  # to wait after the piece that is spoken now
     usual_lufs: float | None = None  # how loud this voice is
+    voice_digest: str = ""  # of the voice it speaks as
+    said: list[Segment] = field(default_factory=list)  # each piece that was spoken to its end, for a dialogue
     dropped: int = 0  # pieces that no longer fitted into the context of those after them
     mended: list[str] = field(default_factory=list)  # what went wrong and was drawn anew: "silence at frame 31"
 
@@ -70,6 +76,7 @@ class Info:
     model: str
     digest: str
     backend: str
+    codec: str = ""  # its digest: voices are of one codec
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,28 @@ class Memory:
     active_bytes: int = 0
     cache_bytes: int = 0
     peak_bytes: int = 0
+    prefix_bytes: int = 0  # what the model has read of voices and dialogues, kept for the next request
+    prefix_hits: int = 0
+    prefix_misses: int = 0
+    prefix_evictions: int = 0
+
+
+@dataclass(frozen=True)
+class PrefixRoom:
+    """Where, and in how many bytes, an engine keeps what it has read of voices. No directory: in memory only."""
+
+    limit_bytes: int = 1 << 30
+    directory: Path | None = None
+    disk_limit_bytes: int = 4 << 30
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A recording as a model takes it: codes (K, T) int16, and its transcript as it is read."""
+
+    codes: np.ndarray
+    spoken: str
+    codec_digest: str
 
 
 class RowFault(Exception):
@@ -109,6 +138,9 @@ class Engine(Protocol):
     frame_samples: int
     max_rows: int
 
+    def hear(self, pcm: np.ndarray, words: str) -> Generator[None, None, Heard]:
+        """Encode pcm (n,) float32 and read what is said in it, a small piece a step. Raises RowFault."""
+
     def prefill(self, say: Say) -> Row:
         """Read the prompt and be ready to step. Raises RowFault."""
 
@@ -117,6 +149,9 @@ class Engine(Protocol):
 
     def release(self, row: Row) -> None:
         """The row leaves; what it held is free for the next."""
+
+    def forget(self, digest: str) -> None:
+        """Free what is kept of the voice."""
 
     def memory(self) -> Memory: ...
 
@@ -143,8 +178,8 @@ def model_directory(model: str, models_dir: Path) -> Path:
     return directory
 
 
-def open_engine(directory: Path, max_rows: int) -> Engine:
+def open_engine(directory: Path, max_rows: int, prefixes: PrefixRoom | None = None) -> Engine:
     """The engine with the model in `directory` loaded and warm. Raises ModelError. Imports mlx on this thread."""
     from misod.miso.engine import MisoEngine
 
-    return MisoEngine.open(directory.name, directory, max_rows)
+    return MisoEngine.open(directory.name, directory, max_rows, prefixes)

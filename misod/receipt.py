@@ -34,6 +34,8 @@ def receipt(session: Session, job: Job, end: str, ready: Ready) -> m.Done:
         rate=ready.sample_rate,
         seed=session.seed,
         speaker=session.speaker,
+        voice=session.voice,
+        session=session.dialogue,
         engine=fit(ready.info.engine, 64),
         model=fit(ready.info.model, 256),
         digest=fit(ready.info.digest, 128),
@@ -50,8 +52,9 @@ def receipt(session: Session, job: Job, end: str, ready: Ready) -> m.Done:
 def _of(row: Row | None) -> dict:
     """What only a row knows; None: the request never had one."""
     if row is None:
-        return {"dropped": 0, "mended": "", "spoken": "", "spans": b"", "unread": 0}
+        return {"voice_digest": "", "dropped": 0, "mended": "", "spoken": "", "spans": b"", "unread": 0}
     return asdict(row.style) | {
+        "voice_digest": row.voice_digest,
         "dropped": row.dropped,
         "mended": fit(", ".join(row.mended), 4096),
         "spoken": fit(" ".join(row.spoken), m.MAX_SPOKEN_BYTES),

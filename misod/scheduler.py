@@ -4,9 +4,10 @@ A job is queued, then prefilling, then speaking or, while its client has given n
 """
 
 from collections import deque
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
-from misod.engine import Row, Say
+from misod.engine import Heard, Row, Say
 from misod.pcm import Samples
 from protocol.messages import WINDOW_FRAMES
 
@@ -15,12 +16,15 @@ Key = tuple[bytes, int, int]  # (the client's routing id, its request id, a seri
 
 @dataclass
 class Job:
-    """One request as the worker sees it: to speak, or (say None) to load or free a model."""
+    """One request as the worker sees it: to speak, or (say None) to hear a clip, or to load or free a model."""
 
     key: Key
     say: Say | None
     model: str | None = ""  # the one it needs; "": whichever is loaded; None: none may be
     keep_alive_s: float | None = None
+    clip: bytes = b""  # to hear first: to speak like it, or (say None) to learn it
+    clip_text: str = ""
+    hearing: Generator[None, None, Heard] | None = None  # under way
     row: Row | None = None  # None until it is prefilled
     credit: int = WINDOW_FRAMES  # frames that may be sent before the next ack
     held: deque = field(default_factory=deque)  # frames made that wait for credit
@@ -61,6 +65,10 @@ class Scheduler:
     def ready(self) -> list[Job]:
         """The rows that take part in the next step, in the order they came."""
         return [job for job in self._rows.values() if job.speaking]
+
+    def hearing(self) -> Job | None:
+        """The first of those whose clip is being heard."""
+        return next((job for job in self._rows.values() if job.hearing), None)
 
     def credit(self, key: Key, frames: int) -> Job | None:
         """The job that has so much more, if it is still there."""

@@ -11,12 +11,14 @@ import secrets
 import signal
 import sys
 import time
+from dataclasses import replace
 
 import zmq
 
 import misod
 from misod import engine, runtime, style, worker
 from misod.config import Settings
+from misod.library import ANSWERS, Library
 from misod.receipt import error, fit, receipt
 from misod.router import Router
 from misod.scheduler import Key
@@ -47,6 +49,7 @@ class Server:
         self.exit_code: int | None = None
         self.memory_ceiling_bytes = runtime.memory_ceiling_bytes(settings.memory_gb)
         self.memory_due_s = 0.0
+        self.library = Library(paths, lambda digest: self.worker.inbox.put(worker.Forget(digest)))
         self.router = Router(paths.socket, settings.max_rows)
         self.wake = Wake()
         self.worker = worker.Worker(models, settings.max_rows, settings.keep_alive_s, self.wake.ring)
@@ -83,14 +86,16 @@ class Server:
             self._take_message(*received)
 
     def _take_message(self, peer: bytes, frames: list[bytes]) -> None:
+        message = None
         try:
             if len(frames) != 1:
                 raise errors.ProtocolError("bad_message", "a message is exactly one frame")
             message = codec.unpack(frames[0], m.FROM_CLIENT)
             HANDLERS[type(message)](self, peer, message)
         except errors.ProtocolError as refusal:
-            self._forget((peer, refusal.id))  # nothing follows an error for its id
-            self._send(peer, error(refusal.id, refusal.code, refusal.message))
+            request = refusal.id if message is None else message.id
+            self._forget((peer, request))  # nothing follows an error for its id
+            self._send(peer, error(request, refusal.code, refusal.message))
 
     def _on_hello(self, peer: bytes, hello: m.Hello) -> None:
         ours = f"{m.VERSION[0]}.{m.VERSION[1]}"
@@ -110,14 +115,17 @@ class Server:
         if say.emoji not in (None, "drop", "name"):
             raise errors.ProtocolError("bad_value", "say.emoji is drop or name", say.id)
         seed = secrets.randbits(32) if say.seed is None else say.seed
-        session = Session(peer, say.id, time.monotonic(), seed, say.speaker)
+        voice, dialogue = self.library.voice_of(say), self.library.dialogue_of(say)
+        speaker = say.speaker if say.speaker is not None else voice.speaker if voice else 0
+        names = {"voice": say.voice or "", "dialogue": say.session or ""}
+        session = Session(peer, say.id, time.monotonic(), seed, speaker, **names)
         self.sessions[session.key] = session
         self.requests += 1
         log.info("say: %d bytes, %d sessions", len(say.text.encode()), len(self.sessions))
         wanted = engine.Say(
             text=say.text,
             seed=seed,
-            speaker=say.speaker,
+            speaker=session.speaker,
             preset=say.preset,
             sampling={name: value for name in style.FIELDS if (value := getattr(say, name)) is not None},
             max_seconds=say.max_seconds,
@@ -125,9 +133,12 @@ class Server:
             emoji=say.emoji or "drop",
             level=say.level is not False,
             script=bool(say.script),
+            voice=voice,
+            dialogue=dialogue,
         )
         # before anything is sent: to a peer that is gone that fails, and its cancel must not overtake
-        self.worker.inbox.put(worker.Submit(session.job, wanted, say.model or "", say.keep_alive_s))
+        heard = say.model or "", say.keep_alive_s, say.clip, say.clip_text
+        self.worker.inbox.put(worker.Submit(session.job, wanted, *heard))
         self._send(peer, m.Accepted(id=say.id, seed=seed))
         if self.state == "loading":
             self._send(peer, m.Progress(id=say.id, state="loading"))
@@ -152,6 +163,20 @@ class Server:
         session = Session(peer, request, time.monotonic(), speaks=False)
         self.sessions[session.key] = session
         self.worker.inbox.put(worker.Submit(session.job, None, model, keep_alive_s))
+
+    def _on_learn(self, peer: bytes, learn: m.Learn) -> None:
+        self._check_room(peer, learn.id)
+        self.library.check_learn(learn)
+        session = Session(peer, learn.id, time.monotonic(), speaks=False, learn=replace(learn, clip=b""))
+        self.sessions[session.key] = session
+        log.info("learn: %d bytes, %d sessions", len(learn.clip), len(self.sessions))
+        self.worker.inbox.put(worker.Submit(session.job, None, learn.model or "", None, learn.clip, learn.text))
+        if self.state == "loading":
+            self._send(peer, m.Progress(id=learn.id, state="loading"))
+
+    def _on_asked(self, peer: bytes, message: m.Message) -> None:
+        """What needs no model."""
+        self._send(peer, self.library.answer(message))
 
     def _on_cancel(self, peer: bytes, cancel: m.Cancel) -> None:
         session = self.sessions.get((peer, cancel.id))
@@ -203,6 +228,13 @@ class Server:
             cache_bytes=memory.cache_bytes,
             peak_bytes=memory.peak_bytes,
             rss_bytes=runtime.resident_bytes(),
+            voices=len(self.library.store.names()),
+            sessions=len(self.library.dialogues),
+            prefix_bytes=memory.prefix_bytes,
+            prefix_limit_bytes=int(self.settings.prefix_gb * 1e9),
+            prefix_hits=memory.prefix_hits,
+            prefix_misses=memory.prefix_misses,
+            prefix_evictions=memory.prefix_evictions,
             socket=fit(str(self.paths.socket)),
             log=fit(str(self.paths.log), 4096),
         )
@@ -251,12 +283,23 @@ class Server:
         if session := self._session(event.key):
             del self.sessions[session.key]
             end = "cancelled" if session.closing else event.end  # they may have crossed: what was asked counts
+            if end == "eos" and session.dialogue:
+                info, row = self.ready.info, event.job.row
+                self.library.dialogues.add(session.dialogue, info.model, info.digest, row.said, row.dropped)
             self._send(session.peer, receipt(session, event.job, end, self.ready or worker.NOTHING))
 
     def _on_changed(self, event: worker.Changed) -> None:
         if session := self._session(event.key):
             del self.sessions[session.key]
             self._send(session.peer, self._status(session.id))
+
+    def _on_learned(self, event: worker.Learned) -> None:
+        if session := self._session(event.key):
+            del self.sessions[session.key]
+            try:
+                self._send(session.peer, self.library.learned(session.learn, event.heard))
+            except errors.ProtocolError as refusal:
+                self._send(session.peer, error(session.id, refusal.code, refusal.message))
 
     def _on_failed(self, event: worker.Failed) -> None:
         if session := self._session(event.key):
@@ -339,12 +382,15 @@ class Server:
                 self._drop(session, "draining", "misod is shutting down")
 
     def _cut_off(self, now_s: float) -> None:
-        """The drain's time is over: every client still gets its `done`."""
+        """The drain's time is over: every client is still told."""
         if self.cut_off:
             self._die("rows did not leave after the drain")
         self.cut_off = True
-        for session in self.sessions.values():
-            self.worker.inbox.put(worker.Cancel(session.job, "drained"))
+        for session in list(self.sessions.values()):
+            if session.speaks:
+                self.worker.inbox.put(worker.Cancel(session.job, "drained"))
+            else:
+                self._drop(session, "draining", "misod is shutting down")
         self.drain_deadline_s = now_s + self.settings.step_timeout_s
 
     def _on_signal(self, _number: int, _frame) -> None:
@@ -380,6 +426,8 @@ HANDLERS = {
     m.Ack: Server._on_ack,
     m.Load: Server._on_load,
     m.Unload: Server._on_unload,
+    m.Learn: Server._on_learn,
+    **dict.fromkeys(ANSWERS, Server._on_asked),
     m.StatusRequest: Server._on_status,
     m.Drain: Server._on_drain,
 }
@@ -392,6 +440,7 @@ EVENTS = {
     worker.Frame: Server._on_frame,
     worker.Finished: Server._on_finished,
     worker.Changed: Server._on_changed,
+    worker.Learned: Server._on_learned,
     worker.Failed: Server._on_failed,
     worker.Crashed: Server._on_crashed,
 }

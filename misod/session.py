@@ -4,7 +4,7 @@ import itertools
 from dataclasses import dataclass, field
 
 from protocol.errors import ProtocolError
-from protocol.messages import WINDOW_FRAMES
+from protocol.messages import WINDOW_FRAMES, Learn
 
 SLOW_S = 10.0  # a client that takes nothing for this long is evicted
 PROBE_S = 1.0  # a client that waits is sent a word this often: a dead one shows itself by the send that fails
@@ -19,6 +19,9 @@ class Session:
     said_s: float
     seed: int = 0
     speaker: int = 0
+    voice: str = ""  # names, as asked for
+    dialogue: str = ""
+    learn: Learn | None = None  # without its clip
     speaks: bool = True  # False: it only has a model loaded, or freed
     serial: int = field(default_factory=itertools.count().__next__)
     admitted: bool = False  # it has a row

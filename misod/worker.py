@@ -4,20 +4,26 @@ MLX's streams and random state belong to a thread, and an array made lazily on o
 this thread imports mlx, loads, steps and frees, and only bytes and plain objects leave it.
 """
 
+import hashlib
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from misod.engine import Chunk, Engine, Fault, Info, Memory, ModelError, Models, RowFault, Say
+import numpy as np
+
+from misod.engine import Chunk, Engine, Fault, Heard, Info, Memory, ModelError, Models, RowFault, Say
 from misod.loudness import TARGET_LUFS, Leveller
 from misod.scheduler import Job, Key, Scheduler
+from misod.voices import Voice
 
 log = logging.getLogger(__name__)
+
+CLIPS = 8  # of `say.clip`, that are not heard again
 
 
 # ---- orders, from the I/O thread
@@ -25,12 +31,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Submit:
-    """`say` None: only have the model. `model`: "" is whichever is loaded, else the default; None: free it."""
+    """`say` None: only have the model, or learn the clip. `model`: "" is whichever is loaded, else the default; None:
+    free it. `clip`: s16 at the codec's rate, to be heard first.
+    """
 
     key: Key
     say: Say | None
     model: str | None = ""
     keep_alive_s: float | None = None
+    clip: bytes = b""
+    clip_text: str = ""
 
 
 @dataclass(frozen=True)
@@ -43,6 +53,13 @@ class Credit:
 class Cancel:
     key: Key
     end: str  # cancelled, or drained
+
+
+@dataclass(frozen=True)
+class Forget:
+    """What the engine keeps of the voice with this digest."""
+
+    digest: str
 
 
 # ---- events, to the I/O thread
@@ -100,6 +117,12 @@ class Changed:
 
 
 @dataclass(frozen=True)
+class Learned:
+    key: Key
+    heard: Heard
+
+
+@dataclass(frozen=True)
 class Failed:
     key: Key
     code: str
@@ -129,6 +152,7 @@ class Worker(threading.Thread):
         self._scheduler = Scheduler(max_rows)
         self._engine: Engine | None = None
         self._name = ""  # of the directory it was loaded from
+        self._clips: dict[bytes, Heard] = {}  # by digest, the least recently used first
 
     def run(self) -> None:
         try:
@@ -161,23 +185,28 @@ class Worker(threading.Thread):
 
     def _obey(self, order) -> None:
         match order:
-            case Submit(key, say, model, keep_alive_s):
-                self._scheduler.submit(Job(key, say, model, keep_alive_s))
+            case Submit(key, say, model, keep_alive_s, clip, clip_text):
+                self._scheduler.submit(Job(key, say, model, keep_alive_s, clip, clip_text))
             case Credit(key, frames):
                 if job := self._scheduler.credit(key, frames):
                     self._pass_on(job)
             case Cancel(key, end):
                 if job := self._leave(key):
                     self._post(Finished(key, job, end))
+            case Forget(digest):
+                if self._engine:
+                    self._engine.forget(digest)
 
     def _work(self) -> None:
-        """At most one change of model or one prefill, then one frame of every row that has credit."""
+        """At most one change of model, prefill or piece of a clip, then one frame of every row that has credit."""
         head = self._scheduler.head()
-        if head and self._must_change(head):
-            if not self._scheduler.speaks:
-                self._change(head)
-        elif job := self._scheduler.admit():
+        must_change = head is not None and self._must_change(head)
+        if must_change and not self._scheduler.speaks:
+            self._change(head)
+        elif not must_change and (job := self._scheduler.admit()):
             self._admit(job)
+        elif job := self._scheduler.hearing():
+            self._around_one_row(job, self._hear_on)
         if jobs := self._scheduler.ready():
             self._step(jobs)
         self.counts = self._scheduler.counts()
@@ -185,8 +214,8 @@ class Worker(threading.Thread):
             self.memory = self._engine.memory()
 
     def _can_work(self) -> bool:
-        """Whether there is anything to change, to prefill or to step."""
-        if self._scheduler.ready():
+        """Whether there is anything to change, to prefill, to hear or to step."""
+        if self._scheduler.ready() or self._scheduler.hearing():
             return True
         head = self._scheduler.head()
         return head is not None and (
@@ -216,24 +245,55 @@ class Worker(threading.Thread):
 
     def _admit(self, job: Job) -> None:
         self.keep_alive_s = job.keep_alive_s or self.keep_alive_s
-        if job.say is None:
+        if job.say is None and not job.clip:
             self._leave(job.key)
             self._post(Changed(job.key))
             return
         self._post(Admitted(job.key))
-        self._prefill(job)
+        self._around_one_row(job, self._begin_hearing if job.clip else self._prefill)
 
     def _prefill(self, job: Job) -> None:
+        job.row = self._engine.prefill(job.say)
+        if job.say.level:
+            usual_lufs = TARGET_LUFS if job.row.usual_lufs is None else job.row.usual_lufs
+            job.samples.leveller = Leveller(self._engine.sample_rate, start_gain_db=TARGET_LUFS - usual_lufs)
+
+    def _begin_hearing(self, job: Job) -> None:
+        """Of a clip to learn, or to speak like, which may have been heard before."""
+        if job.say and (heard := self._clips.pop(_digest(job), None)):
+            self._heard(job, heard)
+            return
+        pcm = np.frombuffer(job.clip, "<i2").astype(np.float32) / 32768
+        job.hearing = self._engine.hear(pcm, job.clip_text)
+
+    def _hear_on(self, job: Job) -> None:
+        try:
+            next(job.hearing)
+        except StopIteration as end:
+            job.hearing = None
+            self._heard(job, end.value)
+
+    def _heard(self, job: Job, heard: Heard) -> None:
+        if job.say is None:
+            self._leave(job.key)
+            self._post(Learned(job.key, heard))
+            return
+        self._clips[_digest(job)] = heard
+        while len(self._clips) > CLIPS:
+            del self._clips[next(iter(self._clips))]
+        voice = Voice("", heard.codes, job.clip_text, heard.spoken, job.say.speaker, heard.codec_digest)
+        job.say = replace(job.say, voice=voice)
+        self._prefill(job)
+
+    def _around_one_row(self, job: Job, work: Callable[[Job], None]) -> None:
+        """What goes wrong in its work is this job's alone."""
         self.step_began_s = began_s = time.monotonic()
         try:
-            job.row = self._engine.prefill(job.say)
-            if job.say.level:
-                usual_lufs = TARGET_LUFS if job.row.usual_lufs is None else job.row.usual_lufs
-                job.samples.leveller = Leveller(self._engine.sample_rate, start_gain_db=TARGET_LUFS - usual_lufs)
+            work(job)
         except RowFault as fault:
             self._fail(job, fault.code, str(fault))
         except Exception as error:  # the one broad except: around one row
-            log.exception("prefill failed")
+            log.exception("a request failed")
             self._fail(job, "engine", f"{type(error).__name__}: {error}")
         finally:
             self.step_began_s = None
@@ -276,6 +336,8 @@ class Worker(threading.Thread):
         job = self._scheduler.remove(key)
         if job and job.row:
             self._engine.release(job.row)
+        if job and job.hearing:
+            job.hearing.close()
         return job
 
     def _open_first(self) -> None:
@@ -311,6 +373,7 @@ class Worker(threading.Thread):
         if self._engine is None:
             return
         self._engine.close()
+        self._clips.clear()
         self.memory = self._engine.memory()
         self._engine, self.keep_alive_s = None, self._default_keep_alive_s
         log.info("weights freed")
@@ -319,3 +382,7 @@ class Worker(threading.Thread):
     def _post(self, event) -> None:
         self.outbox.append(event)
         self._wake()
+
+
+def _digest(job: Job) -> bytes:
+    return hashlib.sha256(job.clip_text.encode() + b"\0" + job.clip).digest()

@@ -47,7 +47,7 @@ def _read_map(data: bytes) -> dict:
             strict_map_key=True,
             object_pairs_hook=_flat,
             max_array_len=0,  # no message holds one; nested, 64 at a time, 1 MiB of them took 70 MiB
-            max_map_len=32,
+            max_map_len=64,
             max_str_len=MAX_SPOKEN_BYTES,  # the longest of any field; _checked knows each field's own
             max_bin_len=MAX_MESSAGE_BYTES,
             max_ext_len=0,  # ext_hook never sees timestamps: refuse the kind

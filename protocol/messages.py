@@ -3,12 +3,19 @@
 README.md in this folder is the same in words; tests/unit/test_wire_spec.py holds the two together.
 """
 
+import re
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 VERSION = (1, 0)
 
-MAX_MESSAGE_BYTES = 2 << 20  # learn will carry 30 s of s16 PCM = 1.44 MB
+MAX_MESSAGE_BYTES = 2 << 20  # `learn` carries a clip
+CLIP_HZ = 24_000  # of a clip, mono s16: clients convert
+MAX_CLIP_BYTES = 30 * CLIP_HZ * 2  # 30 s = 1.44 MB
+MIN_CLIP_BYTES = 3840  # 80 ms, a frame
+MAX_CLIP_TEXT_BYTES = 6000  # what is said in it: 200 a second
+MAX_VOICE_BYTES = 128 << 10  # a voice's file: 32 codebooks x 375 frames x 2, and words
+MAX_LISTING_BYTES = 1 << 20
 MAX_TEXT_BYTES = 60_000  # about 10,000 words, over an hour of speech
 MAX_SPOKEN_BYTES = 1 << 20  # numbers grow several times when written out
 MAX_SPANS_BYTES = 900_000
@@ -23,6 +30,14 @@ UINT32 = 2**32 - 1
 def speakable(text: str) -> bool:
     """Whether there is a letter or a digit in it: without one there is nothing to say, and `say` is refused."""
     return any(c.isalnum() for c in text)
+
+
+def is_name(text: str) -> bool:
+    """Whether it may be a voice's or a session's name: a slug, so that no file system takes it for another."""
+    return re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,63}", text, re.ASCII) is not None
+
+
+NAME_RULE = "a name is 1 to 64 of a-z, 0-9, '.', '_' and '-', and begins with a letter or a digit"
 
 
 @dataclass(frozen=True)
@@ -48,20 +63,22 @@ def _float(low: float, high: float, optional: bool = False):
     return _field(Limit("float", low, high, optional))
 
 
-def _str(low: int, high: int, optional: bool = False):
-    return _field(Limit("str", low, high, optional))
+def _str(low: int, high: int, optional: bool = False, default: str | None = None):
+    return _field(Limit("str", low, high, optional), default)
 
 
-def _bin(low: int, high: int):
-    return _field(Limit("bin", low, high))
+def _bin(low: int, high: int, default: bytes | None = None):
+    return _field(Limit("bin", low, high), default)
 
 
 def _bool(optional: bool = False):
     return _field(Limit("bool", optional=optional))
 
 
-def _field(limit: Limit):
-    return field(default=None, metadata={"limit": limit}) if limit.optional else field(metadata={"limit": limit})
+def _field(limit: Limit, default=None):
+    """A default is the sender's; on the wire every key is there."""
+    optional = limit.optional or default is not None
+    return field(metadata={"limit": limit}, **({"default": default} if optional else {}))
 
 
 class Message:
@@ -94,7 +111,11 @@ class Say(Message):
     t: ClassVar[str] = "say"
     id: int = _id()
     text: str = _str(1, MAX_TEXT_BYTES)
-    speaker: int = _int(0, 99)
+    speaker: int | None = _int(0, 99, optional=True)
+    voice: str | None = _str(1, 64, optional=True)
+    session: str | None = _str(1, 64, optional=True)
+    clip: bytes = _bin(0, MAX_CLIP_BYTES, b"")
+    clip_text: str = _str(0, MAX_CLIP_TEXT_BYTES, default="")
     seed: int | None = _int(0, UINT32, optional=True)
     preset: str | None = _str(1, 32, optional=True)
     temperature: float | None = _float(0, 2, optional=True)
@@ -138,6 +159,66 @@ class Load(Message):
 class Unload(Message):
     t: ClassVar[str] = "unload"
     id: int = _id()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learn(Message):
+    """A voice from a recording and its words. `clip`: mono s16le at CLIP_HZ."""
+
+    t: ClassVar[str] = "learn"
+    id: int = _id()
+    name: str = _str(1, 64)
+    clip: bytes = _bin(MIN_CLIP_BYTES, MAX_CLIP_BYTES)
+    text: str = _str(0, MAX_CLIP_TEXT_BYTES)
+    speaker: int = _int(0, 99)
+    clip_digest: str = _str(64, 64)
+    permission: bool = _bool()
+    licence: str = _str(0, 1000)
+    replace: bool = _bool()
+    model: str | None = _str(1, 64, optional=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VoicesRequest(Message):
+    t: ClassVar[str] = "voices"
+    id: int = _id()
+    name: str = _str(0, 64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forget(Message):
+    t: ClassVar[str] = "forget"
+    id: int = _id()
+    name: str = _str(1, 64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export(Message):
+    t: ClassVar[str] = "export"
+    id: int = _id()
+    name: str = _str(1, 64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Import(Message):
+    t: ClassVar[str] = "import"
+    id: int = _id()
+    name: str = _str(0, 64)
+    data: bytes = _bin(1, MAX_VOICE_BYTES)
+    replace: bool = _bool()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionsRequest(Message):
+    t: ClassVar[str] = "sessions"
+    id: int = _id()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgetSession(Message):
+    t: ClassVar[str] = "forget_session"
+    id: int = _id()
+    name: str = _str(0, 64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +288,9 @@ class Done(Message):
     rate: int = _int(8000, 192000)
     seed: int = _int(0, UINT32)
     speaker: int = _int(0, 99)
+    voice: str = _str(0, 64)
+    voice_digest: str = _str(0, 64)
+    session: str = _str(0, 64)
     temperature: float | None = _float(0, 2, optional=True)  # nil: it never came to speak
     min_temperature: float | None = _float(0, 2, optional=True)
     decay_frames: int | None = _int(1, 10_000, optional=True)
@@ -241,6 +325,32 @@ class Error(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Voices(Message):
+    """`listing`: JSON, for the wire takes no lists."""
+
+    t: ClassVar[str] = "voices"
+    id: int = _id()
+    listing: str = _str(2, MAX_LISTING_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VoiceFile(Message):
+    t: ClassVar[str] = "voice_file"
+    id: int = _id()
+    name: str = _str(1, 64)
+    data: bytes = _bin(1, MAX_VOICE_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sessions(Message):
+    """`listing`: JSON."""
+
+    t: ClassVar[str] = "sessions"
+    id: int = _id()
+    listing: str = _str(2, MAX_LISTING_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Status(Message):
     t: ClassVar[str] = "status"
     id: int = _id()
@@ -268,9 +378,18 @@ class Status(Message):
     cache_bytes: int = _int(0, 2**53)
     peak_bytes: int = _int(0, 2**53)
     rss_bytes: int = _int(0, 2**53)
+    voices: int = _int(0, UINT32)
+    sessions: int = _int(0, UINT32)
+    prefix_bytes: int = _int(0, 2**53)
+    prefix_limit_bytes: int = _int(0, 2**53)
+    prefix_hits: int = _int(0, UINT32)
+    prefix_misses: int = _int(0, UINT32)
+    prefix_evictions: int = _int(0, UINT32)
     socket: str = _str(1, 4096)
     log: str = _str(0, 4096)
 
 
-FROM_CLIENT = {m.t: m for m in (Hello, Say, Cancel, Ack, Load, Unload, StatusRequest, Drain)}
-FROM_DAEMON = {m.t: m for m in (Welcome, Accepted, Progress, Pcm, Done, Error, Status)}
+_FROM_CLIENT = [Hello, Say, Cancel, Ack, Load, Unload, Learn, VoicesRequest, Forget, Export, Import]
+_FROM_CLIENT += [SessionsRequest, ForgetSession, StatusRequest, Drain]
+FROM_CLIENT = {m.t: m for m in _FROM_CLIENT}
+FROM_DAEMON = {m.t: m for m in (Welcome, Accepted, Progress, Pcm, Done, Error, Voices, VoiceFile, Sessions, Status)}

@@ -38,6 +38,15 @@ class Paths:
         return self.home / "models"
 
     @property
+    def voices(self) -> Path:
+        return self.home / "voices"
+
+    @property
+    def prefixes(self) -> Path:
+        """What models have made of voices: may be deleted at any time."""
+        return self.home / "prefixes"
+
+    @property
     def downloads(self) -> Path:
         """What `pull` has fetched and not yet converted."""
         return self.home / "downloads"

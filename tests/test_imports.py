@@ -19,7 +19,7 @@ ARROWS = {
     ),
     "all of misoctl loads nothing heavy, nor the daemon": (
         "import misoctl.cli, misoctl.client, misoctl.handed, misoctl.player, misoctl.sink, misoctl.speech, zmq\n"
-        "import misoctl.start",
+        "import misoctl.start, misoctl.learning, misoctl.transcriber, misoctl.voicefile, misoctl.voices",
         HEAVY | {"misod"},
     ),
     "protocol imports neither side": (

@@ -117,7 +117,8 @@ def config(site: Site) -> Finding:
 
 def variables(site: Site) -> Finding:
     """A misspelt setting would be ignored without a word."""
-    known = ["MISO_HOME", *(variable(f.name) for f in fields(Settings))]
+    clients = ("MISO_HOME", "MISO_TRANSCRIBER_MODEL")
+    known = [*clients, *(variable(f.name) for f in fields(Settings))]
     here = sorted(name for name in site.environ if name.startswith("MISO_"))
     try:
         load_settings(Path(os.devnull), {}, site.environ)

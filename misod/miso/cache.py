@@ -18,6 +18,22 @@ class KVCache:
         self.block = block
         self.position = 0
 
+    @classmethod
+    def fork(cls, kv: mx.array) -> "KVCache":
+        """On from `packed`, which stays as it is: its arrays have no room, so the first write copies them.
+
+        Slices, for those are views; MLX gathers, and copies, what is taken by a number.
+        """
+        layers = len(kv) // 2
+        cache = cls(layers)
+        cache.keys, cache.values = ([kv[i : i + 1] for i in range(at, at + layers)] for at in (0, layers))
+        cache.position = kv.shape[2]
+        return cache
+
+    def packed(self) -> mx.array:
+        """What one row has read, (2 layers, Hkv, T, d): keys, then values. A copy."""
+        return mx.stack([array[0, :, : self.position] for array in self.keys + self.values])
+
     @property
     def offset(self) -> int:
         return self.position

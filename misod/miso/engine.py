@@ -5,7 +5,9 @@ while the codec's state runs on, so that there is no click between them.
 """
 
 import gc
+import hashlib
 import math
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,16 +15,19 @@ import mlx.core as mx
 import numpy as np
 
 from misod import text
-from misod.engine import Chunk, Fault, Info, Memory, ModelError, Row, RowFault, Say
+from misod.engine import Chunk, Fault, Heard, Info, Memory, ModelError, PrefixRoom, Row, RowFault, Say
 from misod.guard import SILENCE, Watch
 from misod.miso.cache import KVCache, RowsCache
 from misod.miso.load import Speech, check_codec, load_model, read_config
 from misod.miso.mimi import Mimi, concat_states, load_mimi, take_rows
 from misod.miso.model import Model
-from misod.miso.prompt import Prompt, Segment
+from misod.miso.prefix import Prefixes
+from misod.miso.prompt import Prompt
+from misod.miso.recordings import hear, past_of, segment_of
 from misod.miso.sampling import Sampler, Settings, draw_noise
 from misod.style import chosen
-from misod.weights.manifest import check
+from misod.voices import Segment, digests
+from misod.weights.manifest import Manifest, check
 
 TAIL_FRAMES = 1  # after the last: the codec still holds some of it
 MAX_TRIES = 3  # of one piece, drawn anew where it went wrong
@@ -39,6 +44,8 @@ class MisoRow(Row):
     shadow: KVCache | None = None  # with guidance: of the same codes, and no text
     frame: tuple[mx.array, mx.array] | None = None  # the next: codes (1, K), finite (1,); in flight
     codec: dict | None = None
+    voice: Segment | None = None  # before all context, and never dropped
+    read_from: str = ""  # digest of the dialogue's past that its cache was forked from
     frames: int = 0
     max_frames: int | None = None  # of the whole utterance
     context: list[Segment] = field(default_factory=list)  # what was spoken before this piece, oldest first
@@ -55,8 +62,17 @@ class MisoRow(Row):
 class MisoEngine:
     """See misod.engine.Engine. `codes`: how many codes of a codebook the codec has a sound for."""
 
-    def __init__(self, model: Model, mimi: Mimi, prompt: Prompt, speech: Speech, info: Info, max_rows: int):
-        self.model, self.mimi, self.prompt, self.speech = model, mimi, prompt, speech
+    def __init__(
+        self,
+        model: Model,
+        mimi: Mimi,
+        prompt: Prompt,
+        speech: Speech,
+        info: Info,
+        max_rows: int,
+        prefixes: Prefixes,
+    ):
+        self.model, self.mimi, self.prompt, self.speech, self.prefixes = model, mimi, prompt, speech, prefixes
         self.info, self.max_rows = info, max_rows
         self.sample_rate = mimi.config.sample_rate
         self.frame_samples = mimi.config.frame_samples
@@ -66,7 +82,7 @@ class MisoEngine:
         self._silence = self._codes_of_silence()
 
     @classmethod
-    def open(cls, name: str, directory: Path, max_rows: int) -> "MisoEngine":
+    def open(cls, name: str, directory: Path, max_rows: int, room: PrefixRoom | None = None) -> "MisoEngine":
         """Load the model in `directory`, strictly, and warm it up. Raises ModelError naming what is wrong."""
         text.warm()  # while the weights are read
         try:
@@ -81,16 +97,22 @@ class MisoEngine:
         except ValueError as error:  # each names its file
             raise ModelError(str(error)) from error
         mx.set_cache_limit(POOL_BYTES)
-        info = Info(engine="miso", model=name, digest=manifest.digest, backend=backend())
-        engine = cls(model, mimi, prompt, speech, info, max_rows)
+        codec = manifest.files["codec/model.safetensors"].sha256
+        info = Info(engine="miso", model=name, digest=manifest.digest, backend=backend(), codec=codec)
+        prefixes = Prefixes(room or PrefixRoom(), _digest_of_reading(manifest), model.cache_layout, model.dtype)
+        engine = cls(model, mimi, prompt, speech, info, max_rows, prefixes)
         try:
             engine._warm_up()
         except RowFault as fault:
             raise ModelError(f"{directory}: the model cannot speak: {fault}") from None
         return engine
 
+    def hear(self, pcm: np.ndarray, words: str) -> Generator[None, None, Heard]:
+        return hear(self, pcm, words)
+
     def prefill(self, say: Say) -> MisoRow:
         turns = self._turns(say)
+        past = past_of(self, say)
         row = MisoRow(
             say=say,
             style=chosen(self.speech.presets, say.preset, say.sampling),
@@ -101,6 +123,9 @@ class MisoEngine:
             key=mx.random.key(say.seed),
             codec=self.mimi.new_state(),
             max_frames=say.max_seconds and max(1, math.floor(say.max_seconds * self.frame_rate_hz)),
+            voice=segment_of(self, say.voice) if say.voice else None,
+            voice_digest=say.voice.digest if say.voice else "",
+            context=past,
         )
         if (piece := self._take_piece(row)) is None:
             raise RowFault(f"{self.info.model} has no letters for any of this text")
@@ -135,11 +160,17 @@ class MisoEngine:
             row.reader.close()
         row.reader = row.cache = row.shadow = row.frame = row.codec = row.key = row.prompt_h = None
 
+    def forget(self, digest: str) -> None:
+        self.prefixes.forget(digest)
+
     def memory(self) -> Memory:
-        return Memory(mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory())
+        kept = self.prefixes
+        counts = kept.bytes, kept.hits, kept.misses, kept.evictions
+        return Memory(mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory(), *counts)
 
     def close(self) -> None:
         text.cool()
+        self.prefixes.close()
         self.model = self.mimi = None
         gc.collect()
         mx.clear_cache()
@@ -198,6 +229,8 @@ class MisoEngine:
         turn, pause_s, told = row.turn, row.pause_s, len(row.spans)
         piece = self._take_piece(row)
         if piece is None:
+            if row.say.dialogue and not row.flaw:
+                self._remember(row)
             return Chunk(np.concatenate([pcm, self._hush(row, TAIL_FRAMES)]), row.flaw or "eos", turn.number)
         if row.turn is not turn:
             pause_s = max(pause_s, row.turn.pause_s)
@@ -259,6 +292,8 @@ class MisoEngine:
         """Prefill the piece. Raises RowFault."""
         if row.codes:
             row.context.append(Segment(row.voices[-2], row.spoken[-2], np.stack(row.codes, axis=1)))
+            if row.say.dialogue:
+                row.said.append(row.context[-1])
         words, pace = len(piece.split()), self.speech.pace
         cap_frames = math.ceil(pace.cap_s(words) * self.frame_rate_hz)
         last_h, room = self._read_piece(row, piece, cap_frames)
@@ -280,29 +315,71 @@ class MisoEngine:
         if row.codes and not dropped:  # the cache holds all of it, the piece spoken just now too
             tokens, mask = self.prompt.follow(row.voices[-1], piece)
         else:
-            row.cache = self.model.new_cache()
-            tokens, mask = self.prompt.build(kept, row.voices[-1], piece)
+            row.cache, read = self._recall(row)
+            context = [row.voice, *kept] if row.voice else kept
+            tokens, mask = self.prompt.build(context[read:], row.voices[-1], piece)
         room = self.model.args.backbone.max_seq_len - row.cache.offset - len(tokens)
         if room < 1:
             raise RowFault(f"a sentence of {len(tokens)} tokens is more than the model can read")
-        last_h = self.model.read(self.model.embed_prompt(mx.array(tokens), mx.array(mask)), row.cache)
+        last_h = self._read_rows(tokens, mask, row.cache)
         if row.style.guidance != 1:
             row.shadow = self.model.new_cache()
             tokens, mask = self.prompt.build([], row.voices[-1], "")
-            silent_h = self.model.read(self.model.embed_prompt(mx.array(tokens), mx.array(mask)), row.shadow)
+            silent_h = self._read_rows(tokens, mask, row.shadow)
             last_h = mx.concatenate([last_h, silent_h])
         return last_h, room
 
+    def _recall(self, row: MisoRow) -> tuple[KVCache, int]:
+        """A cache, and how many segments of the row's context it has read: of a voice always that, at least.
+
+        A voice is read by itself, whether or not it was there already: the samples are the same to the byte.
+        """
+        context = [row.voice, *row.context] if row.voice else row.context
+        if not context or not (row.voice or row.say.dialogue):
+            return self.model.new_cache(), 0
+        named, chain = bool(row.say.voice and row.say.voice.name), digests(context)
+        count, cache = self.prefixes.find(chain, self.prompt.segment_length(row.voice) if named else 0)
+        row.read_from = chain[count - 1] if count > bool(row.voice) else ""
+        if cache is not None:
+            return cache, count
+        cache = self.model.new_cache()
+        if not row.voice:
+            return cache, 0
+        self._read_rows(*self.prompt.context_rows([row.voice]), cache)
+        kv = cache.packed()
+        mx.eval(kv)
+        self.prefixes.add(chain[0], kv, on_disk=named)
+        return KVCache.fork(kv), 1
+
+    def _remember(self, row: MisoRow) -> None:
+        """What the row's cache holds is the past of what is said next in its dialogue, if the model takes so much."""
+        row.said.append(Segment(row.voices[-1], row.spoken[-1], np.stack(row.codes, axis=1)))
+        context = [*([row.voice] if row.voice else []), *row.context, row.said[-1]]
+        if len(context) > self.speech.segments or row.cache.offset >= self.model.args.backbone.max_seq_len:
+            return
+        self._read_rows(*self.prompt.audio_rows(row.said[-1].codes[:, :0]), row.cache)  # the EOS frame
+        kv = row.cache.packed()
+        mx.async_eval(kv)
+        self.prefixes.add(digests(context)[-1], kv, on_disk=False, replaces=row.read_from)
+
+    def _read_rows(self, tokens: np.ndarray, mask: np.ndarray, cache: KVCache) -> mx.array:
+        return self.model.read(self.model.embed_prompt(mx.array(tokens), mx.array(mask)), cache)
+
     def _fitting(self, row: MisoRow, piece: str, frames: int) -> list[Segment]:
-        """The newest segments that leave room for the piece and its frames; whole ones only."""
-        room = self.model.args.backbone.max_seq_len - frames - self.prompt.length([], row.voices[-1], piece)
-        first = len(row.context)
-        while first > max(0, len(row.context) - self.speech.segments):
-            room -= self.prompt.segment_length(row.context[first - 1])
-            if room < 0:
-                break
-            first -= 1
-        return row.context[first:]
+        """The newest segments that leave room for the voice, the piece and its frames; whole ones only.
+
+        Those that stay are read anew where one must go: so a quarter of all goes at once, and then none for a while.
+        """
+        most, positions = self.speech.segments, self.model.args.backbone.max_seq_len
+        room = positions - frames - self.prompt.length([], row.voices[-1], piece)
+        if row.voice:
+            most, room = most - 1, room - self.prompt.segment_length(row.voice)
+        lengths = [self.prompt.segment_length(segment) for segment in row.context]
+        if len(lengths) > most or sum(lengths) > room:
+            most, room = most - most // 4, room - positions // 4
+        while lengths and (len(lengths) > most or sum(lengths) > room):
+            lengths.pop(0)
+        return row.context[len(row.context) - len(lengths) :]
 
     def _codes_of_silence(self) -> np.ndarray:
         """(K,), once the codec has forgotten that there was ever anything else."""
@@ -329,6 +406,12 @@ def _settings(row: MisoRow) -> Settings:
         guidance=style.guidance,
         may_end=row.frames >= row.piece_floor,
     )
+
+
+def _digest_of_reading(manifest: Manifest) -> str:
+    """Of all that decides what the model makes of a text: weights, tokenizer, config."""
+    parts = manifest.digest, *(manifest.files[name].sha256 for name in ("tokenizer.json", "config.json"))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def backend() -> str:

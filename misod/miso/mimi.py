@@ -7,7 +7,7 @@ stream fed in a few large pieces. This file knows nothing of text, voices or fil
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from math import prod, sqrt
 from pathlib import Path
@@ -267,6 +267,10 @@ class Mimi(nn.Module):
         Raises ValueError on a non-finite sample: NaN would encode to code 0, a frame that means "end".
         """
         K = self.config.n_q if num_codebooks is None else num_codebooks
+        return mx.concatenate(list(self.encode_pieces(pcm, K, PIECE_FRAMES)), axis=-1)
+
+    def encode_pieces(self, pcm: mx.array, K: int, frames: int) -> Iterator[mx.array]:
+        """The same, so many frames at a time, each computed when it is asked for. The first is empty."""
         if pcm.ndim != 2:
             raise ValueError(f"encode needs pcm (B, n), not {pcm.shape}")
         if not 1 <= K <= self.config.n_q:
@@ -277,12 +281,11 @@ class Mimi(nn.Module):
         frame = self.config.frame_samples
         pcm = mx.pad(pcm, [(0, 0), (0, -n % frame)])
         state = merge_new_states([self.encoder, self.encoder_transformer], B)
-        codes = [mx.zeros((B, K, 0), mx.int32)]
-        for start in range(0, n, PIECE_FRAMES * frame):
-            latent = self.latent(pcm[:, start : start + PIECE_FRAMES * frame], state)
-            codes.append(self.quantizer.encode(latent, K))
-            mx.eval(codes)
-        return mx.concatenate(codes, axis=-1)
+        yield mx.zeros((B, K, 0), mx.int32)
+        for start in range(0, n, frames * frame):
+            codes = self.quantizer.encode(self.latent(pcm[:, start : start + frames * frame], state), K)
+            mx.eval(codes, state)
+            yield codes
 
     def latent(self, pcm: mx.array, state: State) -> mx.array:
         """(B, T * frame_samples) -> (B, T, D), writing the encoder's next state into `state`."""

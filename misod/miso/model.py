@@ -203,6 +203,17 @@ class Model(nn.Module):
             self._depth_inputs.append(mx.concatenate(parts))
             mx.eval(self._depth_inputs)
 
+    @property
+    def dtype(self) -> mx.Dtype:
+        """Of activations, and so of what a cache holds."""
+        return self._dtype
+
+    @property
+    def cache_layout(self) -> tuple[int, int, int]:
+        """(2 layers, Hkv, d): what a packed cache has but for its positions."""
+        backbone = self.args.backbone
+        return 2 * backbone.num_layers, backbone.num_kv_heads, backbone.head_dim
+
     def new_cache(self) -> KVCache:
         return KVCache(self.args.backbone.num_layers)
 

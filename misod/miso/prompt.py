@@ -4,20 +4,12 @@ A row is K audio codes and one text id with a mask of which are present, (T, K +
 `[speaker] text` between the tokenizer's BOS and EOS; an audio segment ends with one row of zeros, the EOS frame.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer
 
-
-@dataclass(frozen=True)
-class Segment:
-    """One turn of context. codes (K, T)."""
-
-    speaker: int
-    text: str
-    codes: np.ndarray
+from misod.voices import Segment
 
 
 class Prompt:
@@ -37,11 +29,18 @@ class Prompt:
 
     def build(self, context: list[Segment], speaker: int, text: str) -> tuple[np.ndarray, np.ndarray]:
         """tokens (T, K + 1) int32 and mask (T, K + 1) bool."""
+        rows = [*self._context_rows(context), self.text_rows(self._ids(speaker, text))]
+        return _joined(rows)
+
+    def context_rows(self, context: list[Segment]) -> tuple[np.ndarray, np.ndarray]:
+        """The same without a text to say."""
+        return _joined(self._context_rows(context))
+
+    def _context_rows(self, context: list[Segment]) -> list[tuple[np.ndarray, np.ndarray]]:
         parts = []
         for segment in context:
             parts += [self.text_rows(self._ids(segment.speaker, segment.text)), self.audio_rows(segment.codes)]
-        parts.append(self.text_rows(self._ids(speaker, text)))
-        return np.concatenate([t for t, _ in parts]), np.concatenate([m for _, m in parts])
+        return parts
 
     def follow(self, speaker: int, text: str) -> tuple[np.ndarray, np.ndarray]:
         """What comes after a segment's own frames: the EOS frame that ends them, and the next text."""
@@ -73,3 +72,7 @@ class Prompt:
         mask = np.ones(tokens.shape, bool)
         mask[:, -1] = False
         return tokens, mask
+
+
+def _joined(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    return np.concatenate([t for t, _ in parts]), np.concatenate([m for _, m in parts])

@@ -25,11 +25,13 @@ import numpy as np
 
 from misod import cli as entry
 from misod import session
-from misod.engine import Chunk, Fault, Info, Memory, ModelError, Row, RowFault, Say
+from misod.engine import Chunk, Fault, Heard, Info, Memory, ModelError, PrefixRoom, Row, RowFault, Say
 from misod.style import PRESETS, Style, chosen
+from misod.voices import Segment
 from protocol import messages
 
 FRAME_SAMPLES = 1920
+CODEC = "c" * 64
 
 
 @dataclass
@@ -50,8 +52,23 @@ class FakeEngine:
         self.rows = 0
         trace(f"open {model}")
 
+    def hear(self, pcm: np.ndarray, words: str):
+        """The first sample of each 80 ms is its code; five of them a step."""
+        if "refuse" in words:
+            raise RowFault("asked to refuse")
+        codes = np.abs(pcm[::FRAME_SAMPLES] * 32768).astype(np.int16)
+        for start in range(0, len(codes), 5):
+            trace(f"hear {start}")
+            time.sleep(self.step_s)
+            yield
+        return Heard(np.stack([codes, codes + 1]), words.lower(), CODEC)
+
     def prefill(self, say: Say) -> FakeRow:
         trace(f"prefill {say.text}")
+        if say.voice:
+            trace(f"voice {say.voice.name or '-'} {say.voice.codes.shape[1]}")
+        if say.dialogue:
+            trace(f"after {len(say.dialogue.segments)} turns")
         if "raise in prefill" in say.text:
             raise ValueError("asked to raise in prefill")
         if "refuse" in say.text:
@@ -66,7 +83,8 @@ class FakeEngine:
             length = min(length, int(say.max_seconds * 12.5))
         self.rows += 1
         style = Style(9.0, 1) if "too hot" in say.text else chosen(PRESETS, say.preset, say.sampling)
-        return FakeRow(say=say, style=style, spoken=[say.text], length=length)
+        digest = say.voice.digest if say.voice else ""
+        return FakeRow(say=say, style=style, spoken=[say.text], length=length, voice_digest=digest)
 
     def step(self, rows: list[FakeRow]) -> list[Chunk | Fault]:
         time.sleep(self.step_s)  # the work of a step
@@ -86,11 +104,16 @@ class FakeEngine:
         row.made += 1
         if "long pause" in text and row.made == 2:
             pcm = np.concatenate([pcm, np.zeros(60 * FRAME_SAMPLES, np.float32)])
+        if row.made >= row.length:
+            row.said.append(Segment(row.say.speaker, text, np.ones((2, row.length), np.int16)))
         return Chunk(pcm, "eos" if row.made >= row.length else None)
 
     def release(self, row: FakeRow) -> None:
         self.rows -= 1
         trace(f"release {row.say.text}")
+
+    def forget(self, digest: str) -> None:
+        trace(f"forget {digest}")
 
     def memory(self) -> Memory:
         return Memory(active_bytes=1000 * (1 + self.rows))
@@ -111,7 +134,7 @@ def trace(line: str) -> None:
             file.write(line + "\n")
 
 
-def open_fake(directory: Path, max_rows: int) -> FakeEngine:
+def open_fake(directory: Path, max_rows: int, _: PrefixRoom) -> FakeEngine:
     if gate := os.environ.get("FAKE_LOAD_GATE"):
         Path(gate).read_bytes()
     error = Path(os.environ.get("FAKE_LOAD_ERROR", "/nonexistent"))

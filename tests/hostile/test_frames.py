@@ -25,6 +25,19 @@ def one():
     home.close()
 
 
+VOICES = [
+    m.Learn(
+        id=4, name="a", clip=bytes(3840), text="x", speaker=0, clip_digest="a" * 64, permission=True, licence="",
+        replace=True,
+    ),
+    m.VoicesRequest(id=5, name=""),
+    m.Forget(id=6, name="a"),
+    m.Export(id=7, name="a"),
+    m.Import(id=8, name="a", data=b"12345678", replace=True),
+    m.SessionsRequest(id=9),
+    m.ForgetSession(id=10, name=""),
+    m.Say(id=11, text="two words", session="a", clip=bytes(3840), clip_text="x"),
+]  # fmt: skip
 SAY = {"t": "say", **asdict(m.Say(id=1, text="two words", speaker=0))}
 
 
@@ -266,6 +279,7 @@ def send_mutants(home, rng: random.Random, count: int) -> None:
         codec.pack(m.Cancel(id=1)),
         codec.pack(m.Ack(id=1, seq=3)),
         codec.pack(m.StatusRequest(id=1)),
+        *map(codec.pack, VOICES),
     ]
     with Raw(home) as raw:
         for number in range(count):

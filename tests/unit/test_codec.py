@@ -171,7 +171,7 @@ NOT_ONE_MAP = {
     "an array in it": msgpack.packb({"t": "hello", "id": 1, "major": [1], "minor": 0}),
     "a key twice": b"\x83\xa1t\xa5hello\xa2id\x01\xa2id\x02",
     "a number as key": msgpack.packb({1: 2, "t": "hello"}),
-    "33 keys": msgpack.packb({f"k{i}": i for i in range(33)}),
+    "65 keys": msgpack.packb({f"k{i}": i for i in range(65)}),
     "5,000 maps deep": b"\x81\xa1a" * 5000 + b"\xc0",
     "1,000 arrays deep": b"\x81\xa1t" + b"\x91" * 1000 + b"\xc0",
     "an array of 4 billion": b"\x81\xa1t\xdd\xff\xff\xff\xff",

@@ -1,0 +1,262 @@
+"""The verbs for voices and sessions, and what `say` needs of them."""
+
+import json
+from contextlib import contextmanager
+
+import click
+
+from misoctl.handed import json_option, quiet_option
+from misoctl.talk import hush, tell
+from protocol import errors
+from protocol import messages as m
+from protocol.errors import Failure
+
+replace_option = click.option("--replace", is_flag=True, help="In place of what has that name.")
+TRANSCRIBER_HELP = "Whisper model for a recording without words: a folder, or a name that it has here already."
+
+
+def slug(_ctx, _param, name: str | None) -> str | None:
+    """A voice's or a session's name. Another is refused with the nearest that would do."""
+    if name is None or m.is_name(name):
+        return name
+    import re
+    import unicodedata
+
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    near = re.sub(r"[^a-z0-9._]+", "-", plain).strip("-._")[:64]
+    raise click.BadParameter(f"{name!r}: {m.NAME_RULE}" + (f"; try {near}" if near else ""))
+
+
+def chosen(ctx, param, name: str | None) -> str | None:
+    """The --voice of say; ? lists them, as macOS's say does."""
+    if name != "?":
+        return slug(ctx, param, name)
+    _list(_ask(m.VoicesRequest, name=""), as_json=False)
+    return ctx.exit()
+
+
+def one_off(like: str | None, text: str | None, options: dict, talk) -> dict:
+    """What `say` sends of --like and its --text."""
+    if like is None:
+        if text is not None:
+            raise click.UsageError("--text is for --like")
+        return {}
+    if "voice" in options:
+        raise click.UsageError("give --voice or --like, not both")
+    from misoctl.learning import hear
+
+    clip, words = hear(like, text, None, None, talk)
+    return {"clip": clip.pcm, "clip_text": words}
+
+
+@contextmanager
+def suggesting(client, name: str | None):
+    """A voice that is not there: is there one of nearly that name?"""
+    try:
+        yield
+    except Failure as failure:
+        if failure.code != "no_voice":
+            raise
+        import difflib
+
+        names = [row["name"] for row in json.loads(client.ask(m.VoicesRequest, name="").listing)]
+        close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        cure = f"did you mean {close[0]}?" if close else failure.next_step
+        raise Failure(failure.exit_code, f"no voice {name}", cure) from None
+
+
+def check_digest(client, receipt: str, name: str | None, digest: str) -> None:
+    """Raises Failure unless voice `name` is the one that `receipt` was spoken with."""
+    if name is None:
+        return
+    with suggesting(client, name):
+        (row,) = json.loads(client.ask(m.VoicesRequest, name=name).listing)
+    if row.get("digest") != digest:
+        message = f"{receipt} was spoken with another voice {name} than the one here"
+        raise Failure(errors.BAD_DATA, message, "learn or import that one")
+
+
+def _ask(kind: type[m.Message], talk=tell, **request) -> m.Message:
+    from misoctl.start import connect
+    from protocol.paths import find_paths
+
+    with connect(find_paths(), True, talk) as client, suggesting(client, request.get("name")):
+        return client.ask(kind, **request)
+
+
+def _list(answer: m.Voices | m.Sessions, as_json: bool) -> None:
+    """A line each; on a terminal no wider than it is."""
+    if as_json:
+        click.echo(answer.listing)
+        return
+    import shutil
+    import sys
+
+    rows = json.loads(answer.listing)
+    width = max((len(row["name"]) for row in rows), default=0)
+    most = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else None
+    for row in rows:
+        click.echo(f"{row['name']:<{width}}  {_printable(_told(row))}"[:most])
+    if not rows:
+        kind, verb = ("voice", "learn NAME CLIP") if isinstance(answer, m.Voices) else ("session", "say --session NAME")
+        tell(f"there is no {kind} yet; `misoctl {verb}` makes one")
+
+
+def _told(row: dict) -> str:
+    if row.get("problem"):
+        return f"damaged: {row['problem']}"
+    if "turns" in row:
+        turns = f"{row['turns']} turn{'s' * (row['turns'] != 1)}"
+        return f"{turns:<9}  {row['seconds']:>6.1f} s  {row['bytes'] / 1e3:>7.1f} kB  {row['model']}"
+    return f"{row['seconds']:>4.1f} s  {row['created'][:10]}  # {row['text']}"
+
+
+def _printable(text: object) -> str:
+    """A voice that was imported may hold anything, a terminal's commands too."""
+    return "".join(c if c.isprintable() else " " for c in str(text))
+
+
+@click.command()
+@click.argument("name", callback=slug)
+@click.argument("clip")
+@click.option("--text", metavar="WORDS", help="What is said in CLIP, word for word.")
+@click.option("--text-file", metavar="FILE", help="The same, from FILE; - is standard input.")
+@click.option("--speaker", type=click.IntRange(0, 99), default=0, show_default=True, help="Its number for the model.")
+@click.option("--licence", "--license", default="", metavar="WORDS", help="What its owner said of its use; is kept.")
+@click.option("--model", metavar="NAME", help="Whose codec; by default the model that is loaded.")
+@click.option("--transcriber", metavar="MODEL", envvar="MISO_TRANSCRIBER_MODEL", help=TRANSCRIBER_HELP)
+@click.option("--i-have-permission", "permission", is_flag=True, help="The speaker agreed; do not ask.")
+@replace_option
+@quiet_option
+def learn(name, clip, text, text_file, transcriber, permission, quiet, **options) -> None:
+    """Learn the voice of a recording, and keep it as NAME.
+
+    CLIP is WAV, FLAC, OGG, MP3 or, on macOS, m4a, of 1 to 30 s; 5 to 15 s of one voice in a quiet room are best.
+
+    \b
+      misoctl learn anna clip.wav --text "What she says in it, word for word."
+      misoctl say -v anna "Hello."
+    """
+    from misoctl.learning import ask_permission, hear
+    from misoctl.speech import telling
+    from misoctl.start import connect
+    from protocol.paths import find_paths
+
+    talk = hush if quiet else tell
+    ask_permission(permission)
+    heard, words = hear(clip, text, text_file, transcriber, talk)
+    request = {"name": name, "clip": heard.pcm, "clip_digest": heard.digest, "text": words, "permission": True}
+    with connect(find_paths(), True, talk) as client:
+        *_, _learned = telling(client.learn(**request, **options), talk)
+    talk(f'learned {name}, {heard.seconds:.1f} s; try `misoctl say -v {name} "Hello."`')
+
+
+@click.group(invoke_without_command=True)
+@json_option
+@click.pass_context
+def voices(ctx, as_json) -> None:
+    """The voices that were learned.
+
+    \b
+      misoctl voices
+      misoctl voices export anna anna.voice
+      misoctl voices import anna.voice
+    """
+    if ctx.invoked_subcommand is None:
+        _list(_ask(m.VoicesRequest, name=""), as_json)
+
+
+@voices.command()
+@click.argument("name", callback=slug)
+@json_option
+def show(name, as_json) -> None:
+    """All that is known of NAME."""
+    (row,) = json.loads(_ask(m.VoicesRequest, name=name).listing)
+    if as_json:
+        click.echo(json.dumps(row, ensure_ascii=False))
+        return
+    for field, value in row.items():
+        told = value if not isinstance(value, bool) else "yes" if value else "no"
+        click.echo(f"{field:<13} {_printable(told) or '-'}".rstrip())
+
+
+@voices.command()
+@click.argument("name", callback=slug)
+@click.argument("file")
+@replace_option
+@quiet_option
+def export(name, file, replace, quiet) -> None:
+    """Write NAME to FILE, to be imported elsewhere; - is standard output. The recording is not in it."""
+    import os
+
+    from misoctl.sink import open_output
+
+    if os.path.isfile(file) and not replace:
+        raise Failure(errors.CANT_CREATE, f"{file} is there already", "--replace it, or choose another name")
+    data = _ask(m.Export, hush if quiet else tell, name=name).data
+    sink = open_output(file, raw=True)
+    sink.write(data, m.CLIP_HZ)
+    sink.close(whole=True)
+
+
+@voices.command("import")
+@click.argument("file")
+@click.option("--name", callback=slug, help="Keep it as NAME; by default as it was called.")
+@replace_option
+@quiet_option
+def import_(file, name, replace, quiet) -> None:
+    """Keep the voice that `export` wrote to FILE; - is standard input."""
+    talk = hush if quiet else tell
+    try:
+        with open(0 if file == "-" else file, "rb", closefd=file != "-") as source:
+            data = source.read(m.MAX_VOICE_BYTES + 1)
+    except OSError as error:
+        raise Failure(errors.NO_INPUT, f"cannot read {file}: {error.strerror}") from None
+    if not 0 < len(data) <= m.MAX_VOICE_BYTES:
+        raise Failure(errors.BAD_DATA, f"{file} is no voice", "give it what `misoctl voices export` wrote")
+    (row,) = json.loads(_ask(m.Import, talk, name=name or "", data=data, replace=replace).listing)
+    talk(f"imported {row['name']}")
+
+
+@click.command()
+@click.argument("name", callback=slug)
+@quiet_option
+def forget(name, quiet) -> None:
+    """Remove the voice NAME, and what models have made of it.
+
+    \b
+      misoctl forget anna
+    """
+    talk = hush if quiet else tell
+    _ask(m.Forget, talk, name=name)
+    talk(f"forgot {name}")
+
+
+@click.group(invoke_without_command=True)
+@json_option
+@click.pass_context
+def sessions(ctx, as_json) -> None:
+    """The dialogues that `say --session NAME` goes on with.
+
+    \b
+      misoctl sessions
+      misoctl sessions forget talk
+    """
+    if ctx.invoked_subcommand is None:
+        _list(_ask(m.SessionsRequest), as_json)
+
+
+@sessions.command("forget")
+@click.argument("name", required=False, callback=slug)
+@click.option("--all", "every", is_flag=True, help="All of them.")
+@quiet_option
+def forget_session(name, every, quiet) -> None:
+    """Forget the session NAME, or all."""
+    if (name is None) != every:
+        raise click.UsageError("give NAME or --all, one of them")
+    talk = hush if quiet else tell
+    _ask(m.ForgetSession, talk, name=name or "")
+    talk(f"forgot {name or 'all sessions'}")
+
+
+VERBS = (learn, voices, forget, sessions)

@@ -1,0 +1,71 @@
+"""Recordings, voices and dialogues as engine one takes them, or why it cannot."""
+
+import math
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+import mlx.core as mx
+import numpy as np
+
+from misod import text
+from misod.engine import Heard, RowFault, Say
+from misod.voices import MAX_SPOKEN_BYTES, Segment, Voice
+
+if TYPE_CHECKING:
+    from misod.miso.engine import MisoEngine
+
+HEAR_FRAMES = 5  # of a clip, at a time: they take about as long as one frame of speech takes to make
+
+
+def hear(engine: "MisoEngine", pcm: np.ndarray, words: str) -> Generator[None, None, Heard]:
+    """See misod.engine.Engine.hear."""
+    K, codes, spoken = engine.model.args.audio_num_codebooks, [], []
+    reader = text.Reader(words, engine.speech.limits)
+    try:
+        for piece in engine.mimi.encode_pieces(mx.array(pcm)[None], K, HEAR_FRAMES):
+            codes.append(np.array(piece)[0].astype(np.int16))
+            yield
+        while (piece := reader.next()) is not None:
+            spoken.append(piece.text)
+            yield
+    finally:
+        reader.close()
+    if words.strip() and not spoken:
+        raise RowFault(f"{engine.info.model} has no letters for any of the recording's transcript")
+    heard = Heard(np.concatenate(codes, axis=1), " ".join(spoken), engine.info.codec)
+    if len(heard.spoken.encode()) > MAX_SPOKEN_BYTES:
+        raise RowFault("the recording's transcript is too long once its numbers are written out", "bad_voice")
+    _check_fits(engine, Segment(0, heard.spoken, heard.codes))
+    return heard
+
+
+def segment_of(engine: "MisoEngine", voice: Voice) -> Segment:
+    """Raises RowFault where the model cannot take it."""
+    named, model = f"the voice {voice.name}" if voice.name else "the clip", engine.info.model
+    if voice.codec_digest != engine.info.codec or len(voice.codes) != engine.model.args.audio_num_codebooks:
+        raise RowFault(f"{named} was learned with another codec than that of {model}", "bad_voice")
+    if voice.codes.max() >= engine.codes:
+        raise RowFault(f"{named} holds codes that {model} has no sound for", "bad_voice")
+    _check_fits(engine, voice.segment)
+    return voice.segment
+
+
+def _check_fits(engine: "MisoEngine", voice: Segment) -> None:
+    """Raises RowFault where the longest of pieces would not fit after it."""
+    limits, length = engine.speech.limits, engine.prompt.segment_length(voice)
+    frames = math.ceil(engine.speech.pace.cap_s(limits.max_words) * engine.frame_rate_hz)
+    most = engine.model.args.backbone.max_seq_len - limits.max_characters - frames
+    if length > most:
+        line = f"the recording and its transcript take {length} positions of the model, which has {most} for them"
+        raise RowFault(f"{line}: use a shorter one", "bad_voice")
+
+
+def past_of(engine: "MisoEngine", say: Say) -> list[Segment]:
+    """What the dialogue holds. Raises RowFault where another model spoke it: its codes mean nothing to this one."""
+    if not say.dialogue or not say.dialogue.segments:
+        return []
+    if say.dialogue.digest != engine.info.digest:
+        by, name = say.dialogue.model, say.dialogue.name
+        line = f"the session {name} was spoken by {by}, not {engine.info.model}: forget it, or use another name"
+        raise RowFault(line, "bad_value")
+    return list(say.dialogue.segments)

@@ -1,0 +1,260 @@
+"""The store: a voice is whole or not there, its name is no path, and what it holds is what was written."""
+
+import json
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from misod import tensor_file, voices
+from misod.voices import Segment, Store, Voice, digests
+from protocol import messages as m
+from protocol.errors import ProtocolError
+
+
+def voice(name="anna", seed=0, **changes) -> Voice:
+    codes = np.random.default_rng(seed).integers(1, 2048, (8, 125)).astype(np.int16)
+    base = Voice(name, codes, "It is 5.", "It is five.", 1, "c" * 64, "a" * 64, voices.now(), "CC0", True)
+    return replace(base, **changes)
+
+
+@pytest.fixture
+def dropped() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def store(tmp_path, dropped) -> Store:
+    return Store(tmp_path / "voices", tmp_path / "prefixes", dropped.append)
+
+
+def refused(call, *args) -> ProtocolError:
+    with pytest.raises(ProtocolError) as caught:
+        call(*args)
+    return caught.value
+
+
+def same(a: Voice, b: Voice) -> bool:
+    return np.array_equal(a.codes, b.codes) and replace(a, codes=None) == replace(b, codes=None)
+
+
+def test_what_was_written_is_read_also_by_another_store(store, tmp_path):
+    store.write(voice(), replace=False)
+    assert same(store.read("anna"), voice(created=store.read("anna").created))
+    assert Store(tmp_path / "voices", tmp_path, print).names() == ["anna"]
+    assert os.stat(tmp_path / "voices").st_mode & 0o777 == 0o700
+
+
+def test_a_listing_says_all_of_one_and_is_short_of_all(store):
+    store.write(voice(text="long " * 99), replace=False)
+    store.write(voice("bob", seed=1), replace=False)
+    assert [about["name"] for about in store.listing()] == ["anna", "bob"]
+    assert len(store.listing()[0]["text"]) == voices.CUT_CHARACTERS
+    (about,) = store.listing("anna")
+    assert (about["text"], about["seconds"], about["speaker"], about["permission"]) == ("long " * 99, 10.0, 1, True)
+
+
+def test_a_listing_of_the_most_voices_there_can_be_fits_the_wire(tmp_path, monkeypatch):
+    monkeypatch.setattr(voices, "write_synced", lambda path, data: path.write_bytes(data))  # 500 fsyncs
+    monkeypatch.setattr(voices, "sync", lambda _: None)
+    store = Store(tmp_path, tmp_path, print)
+    for number in range(voices.MAX_VOICES):
+        store.write(voice(f"{number:064}", text="\x01" * 6000, licence="\x01" * 1000), replace=False)
+    assert len(json.dumps(store.listing(), ensure_ascii=False)) < m.MAX_LISTING_BYTES
+    assert refused(store.write, voice(), False).code == "storage"
+    store.write(voice("0" * 64), replace=True)
+
+
+def test_the_largest_voice_there_can_be_fits_the_wire():
+    codes = np.full((voices.MAX_CODEBOOKS, voices.MAX_FRAMES), 2050, np.int16)
+    largest = voice("n" * 64, codes=codes, text="\x01" * 6000, spoken="é" * 12_000, licence="\x01" * 1000)
+    largest.check()
+    assert len(largest.pack()) <= m.MAX_VOICE_BYTES and same(voices.unpack(largest.pack()), largest)
+
+
+def test_a_name_is_taken_unless_it_is_replaced(store, dropped):
+    store.write(voice(), replace=False)
+    assert refused(store.write, voice(seed=1), False).code == "voice_exists"
+    store.write(voice(seed=1), replace=True)
+    assert store.read("anna").digest == voice(seed=1).digest
+    assert dropped == [voice().digest]
+
+
+HOSTILE = [
+    "../x",
+    "a/b",
+    "/etc/passwd",
+    "..",
+    ".",
+    "",
+    "-a",
+    ".a",
+    "A",
+    "Anna",
+    "é",
+    "a" * 65,
+    "a\0b",
+    "a\n",
+    "a b",
+    "١",
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=repr)
+def test_a_name_that_is_no_slug_reaches_no_file(store, tmp_path, name):
+    for call, args in ((store.read, (name,)), (store.forget, (name,)), (store.write, (voice(name), True))):
+        error = refused(call, *args)
+        assert error.code == "bad_value" and "a-z" in error.message
+    assert not list(tmp_path.rglob("*"))
+    with pytest.raises(ValueError, match="a-z"):
+        voices.unpack(voice(name).pack())
+
+
+def test_a_voice_that_is_not_there_is_one_line(store):
+    for call in (store.read, store.forget):
+        assert refused(call, "anna").code == "no_voice"
+
+
+def test_what_a_killed_learn_left_is_removed_and_never_seen(store, tmp_path):
+    store.write(voice(), replace=False)
+    (tmp_path / "voices" / ".bob.partial").write_bytes(voice("bob").pack()[:100])
+    assert store.names() == ["anna"]
+    Store(tmp_path / "voices", tmp_path, print)
+    assert [path.name for path in (tmp_path / "voices").iterdir()] == ["anna.safetensors"]
+
+
+def test_a_disk_that_is_full_leaves_nothing(store, tmp_path, monkeypatch):
+    def full(path, data):
+        path.write_bytes(data[:50])
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(voices, "write_synced", full)
+    error = refused(store.write, voice(), False)
+    assert error.code == "storage" and "free some space" in error.message
+    assert not list((tmp_path / "voices").iterdir())
+
+
+def test_a_thousand_learned_and_forgotten_leave_no_file(store, tmp_path):
+    (tmp_path / "prefixes").mkdir()
+    for number in range(1000):
+        made = voice(f"v{number}", seed=number)
+        store.write(made, replace=False)
+        (tmp_path / "prefixes" / f"{'0' * 16}-{made.digest[:16]}.safetensors").touch()  # what a model makes of it
+        store.forget(made.name)
+    assert not list((tmp_path / "voices").iterdir()) and not list((tmp_path / "prefixes").iterdir())
+
+
+def test_a_file_that_changes_under_its_path_is_read_anew(store, tmp_path):
+    store.write(voice(), replace=False)
+    before = store.read("anna").digest
+    other = tmp_path / "other"
+    other.write_bytes(voice(seed=5).pack())
+    other.replace(tmp_path / "voices" / "anna.safetensors")
+    assert store.read("anna").digest == voice(seed=5).digest != before
+
+
+# ---- files that are none
+
+
+def changed(**about) -> bytes:
+    dtype, codes, metadata = tensor_file.unpack(voice().pack(), "codes")
+    return tensor_file.pack("codes", dtype, codes, metadata | about)
+
+
+def of_codes(codes: np.ndarray, dtype: str = "I16") -> bytes:
+    made = voice(codes=np.ascontiguousarray(codes))
+    _, _, metadata = tensor_file.unpack(voice().pack(), "codes")
+    return tensor_file.pack("codes", dtype, codes, metadata | {"digest": made.digest})
+
+
+WHOLE = voice().pack()
+NONE = {
+    "nothing": b"",
+    "a word": b"hello",
+    "cut": WHOLE[:-1],
+    "one byte more": WHOLE + b"\0",
+    "half a header": WHOLE[:60],
+    "a header of 2 to the 63": b"\xff" * 7 + b"\x7f" + WHOLE[8:],
+    "another tensor": WHOLE.replace(b'"codes"', b'"coded"'),
+    "no metadata": WHOLE.replace(b"__metadata__", b"__metadatu__"),
+    "a newer format": changed(format="2"),
+    "a key more": changed(more="1"),
+    "a speaker that is none": changed(speaker="-1"),
+    "a large speaker": changed(speaker="100"),
+    "a permission that is none": changed(permission="yes"),
+    "a name that is a path": changed(name="../anna"),
+    "another text": changed(spoken="It is six."),
+    "a digest that is none": changed(clip_digest="A" * 64),
+    "a time that is none": changed(created="yesterday"),
+    "a long text": changed(text="x" * 6001),
+    "a long licence": changed(licence="x" * 1001),
+    "a lone surrogate": changed(text="XX").replace(b"XX", b"\\ud800"),
+    "floats": of_codes(np.ones((8, 9), np.float32), "F32"),
+    "one dimension": of_codes(np.ones(8, np.int16)),
+    "a negative code": of_codes(np.full((8, 9), -1, np.int16)),
+    "an end in the middle": of_codes(np.arange(9, dtype=np.int16)[None].repeat(8, 0)),
+    "376 frames": of_codes(np.ones((8, 376), np.int16)),
+    "65 codebooks": of_codes(np.ones((65, 9), np.int16)),
+    "another code": bytes([*WHOLE[:-1], WHOLE[-1] ^ 1]),
+    "over the limit": WHOLE + bytes(m.MAX_VOICE_BYTES),
+    "deep": (b"[" * 3000 + b"]" * 3000).join([(6000).to_bytes(8, "little"), b""]),
+}
+
+
+@pytest.mark.parametrize("data", NONE.values(), ids=NONE.keys())
+def test_a_file_that_is_no_voice_is_refused_listed_and_can_be_forgotten(store, tmp_path, data):
+    with pytest.raises(ValueError):
+        voices.unpack(data)
+    store.write(voice("bob"), replace=False)
+    (tmp_path / "voices" / "anna.safetensors").write_bytes(data)
+    assert refused(store.read, "anna").code == "bad_voice"
+    damaged, good = store.listing()
+    assert damaged.keys() == {"name", "problem"} and good["name"] == "bob"
+    store.forget("anna")
+    assert store.names() == ["bob"]
+
+
+def test_2000_mutated_files_are_a_voice_or_a_value_error():
+    rng, taken = np.random.default_rng(1), 0
+    for _ in range(2000):
+        data = bytearray(WHOLE)
+        for where in rng.integers(0, len(data), rng.integers(1, 4)):
+            data[where] = rng.integers(0, 256)
+        try:
+            voices.unpack(bytes(data))
+            taken += 1
+        except ValueError:
+            pass
+    assert taken < 100  # what is spoken is under the digest; a name or a date may change
+
+
+def test_a_voice_under_another_name_than_its_files_is_refused(store, tmp_path):
+    store.write(voice("bob"), replace=False)
+    (tmp_path / "voices" / "bob.safetensors").rename(tmp_path / "voices" / "anna.safetensors")
+    assert "calls itself bob" in refused(store.read, "anna").message
+
+
+def test_what_is_no_file_is_not_opened(store, tmp_path):
+    (tmp_path / "voices").mkdir()
+    os.mkfifo(tmp_path / "voices" / "anna.safetensors")  # opening it would wait for ever
+    assert refused(store.read, "anna").code == "bad_voice"
+
+
+# ---- digests
+
+
+def test_a_digest_is_of_all_that_is_heard_and_of_nothing_else():
+    base = voice()
+    assert base.digest == voice("bob", text="It is V.", licence="", clip_digest="b" * 64).digest
+    assert base.digest == replace(base, codes=base.codes.astype(np.int32)).digest
+    others = [voice(seed=1), voice(spoken="It is six."), voice(speaker=0), replace(base, codes=base.codes.T)]
+    assert len({base.digest, *(other.digest for other in others)}) == 5
+
+
+def test_the_digest_of_a_context_names_its_segments_in_their_order():
+    a, b = (Segment(speaker, "x", np.ones((2, 3), np.int32)) for speaker in (0, 1))
+    assert digests([a, b])[0] == digests([a])[0]
+    assert len({*digests([a, b]), *digests([b, a]), *digests([a, a])}) == 5
+    split, joined = [Segment(0, "ab", a.codes), a], [Segment(0, "a", a.codes), replace(a, text="bx")]
+    assert digests(split)[1] != digests(joined)[1]
