@@ -39,7 +39,8 @@ SHORT, LONG = 0.7, 1.4  # of the teacher's length: beyond them an utterance coun
 
 def load_voice(folder):
     model, codec = Model(), Mimi()
-    model.load_state_dict(dequantise(load_file(folder / "model.safetensors")))
+    quantization = json.loads((folder / "config.json").read_text()).get("quantization", {})
+    model.load_state_dict(dequantise(load_file(folder / "model.safetensors"), quantization))
     codec.load_state_dict({n: x.float() for n, x in load_file(folder / "codec/model.safetensors").items()})
     return model.eval(), codec.eval()
 
@@ -73,7 +74,8 @@ def speak(a):
     voice, start = Voice(a), time.time()
     codes, ended = voice.codes(a.text.read_text().splitlines(), a.speaker, a.seed)
     for i, c in enumerate(codes):
-        frames = c.clamp(max=511).T[None] if len(c) else torch.zeros(1, 8, 1, dtype=torch.long)
+        q = voice.codec.config["quantizer"]
+        frames = c.clamp(max=q["bins"] - 1).T[None] if len(c) else torch.zeros(1, q["n_q"], 1, dtype=torch.long)
         write(a.to / f"{i:03d}.wav", voice.codec.decode(frames)[0, 0].numpy())
     seconds = sum(map(len, codes)) / voice.config["frame_rate"]
     print(f"{a.to}: {seconds:.0f} s of speech in {time.time() - start:.0f} s, not ended {len(ended) - sum(ended)}")
