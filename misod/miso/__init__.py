@@ -1,25 +1,5 @@
 """Engine one: MisoTTS, a backbone over frames, a depth decoder over codebooks, the Mimi codec."""
 
-import ctypes
-import os
-import sys
-from importlib import metadata
+from misod.blas import use_openblas
 
-
-def _use_openblas() -> None:
-    """On Linux, let MLX's CPU backend multiply matrices with OpenBLAS: about ten times faster.
-
-    The mlx-cpu wheel carries the reference BLAS (4 GFLOP/s a core where OpenBLAS does over 50). A library
-    that is loaded globally before libmlx takes the place of its cblas_sgemm. Without it all works, slower.
-    """
-    if sys.platform != "linux" or "mlx.core" in sys.modules:
-        return
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a frame's products are too small to share out
-    try:
-        library = metadata.distribution("cmeel-openblas").locate_file("cmeel.prefix/lib/libopenblas.so.0")
-        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
-    except (metadata.PackageNotFoundError, OSError):
-        pass
-
-
-_use_openblas()
+use_openblas()
