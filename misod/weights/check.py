@@ -87,10 +87,23 @@ def read_headers(paths: Iterable[Path]) -> Header:
     return found
 
 
-def compare(path: Path, found: Header, expected: Shapes, packed: Callable[[str], bool] = lambda name: False) -> None:
+def read_metadata(path: Path) -> dict[str, str]:
+    """What its maker wrote into a file whose header `read_header` has found in order."""
+    with path.open("rb") as file:
+        return json.loads(file.read(int.from_bytes(file.read(8), "little"))).get("__metadata__", {})
+
+
+def compare(
+    path: Path,
+    found: Header,
+    expected: Shapes,
+    packed: Callable[[str], bool] = lambda name: False,
+    codes: tuple[str, ...] = ("U32",),
+    floats: tuple[str, ...] = FLOATS,
+) -> None:
     """Raises ValueError, one line that names missing, extra, misshapen and wrongly typed tensors, if there are any.
 
-    `packed`: whether the tensor of this name holds uint32 codes and no floats.
+    `packed`: whether the tensor of this name holds codes, of one of these types, and no floats.
     """
     problems = [f"missing {name} {list(expected[name])}" for name in expected if name not in found]
     for name, (dtype, shape, *_) in found.items():
@@ -98,7 +111,7 @@ def compare(path: Path, found: Header, expected: Shapes, packed: Callable[[str],
             problems.append(f"extra {name} {list(shape)}")
         elif shape != tuple(expected[name]):
             problems.append(f"misshapen {name} {list(shape)}, should be {list(expected[name])}")
-        elif dtype not in (wanted := ("U32",) if packed(name) else FLOATS):
+        elif dtype not in (wanted := codes if packed(name) else floats):
             problems.append(f"wrong type {name} {dtype}, should be {' or '.join(wanted)}")
     if problems:
         more = [f"and {len(problems) - MAX_LISTED} more"] if len(problems) > MAX_LISTED else []

@@ -1,0 +1,5 @@
+"""Engine two: KittenTTS 2, a Qwen3 over text and 25 Hz speech tokens whose linear layers are ternary."""
+
+from misod.blas import use_openblas
+
+use_openblas()

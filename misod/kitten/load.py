@@ -1,0 +1,130 @@
+"""A repository in the published layout -> the language model in memory: configs, the file's header, then weights."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import mlx.core as mx
+
+from misod.kitten import ternary
+from misod.kitten.model import Model, ModelArgs
+from misod.kitten.tokens import Tokens
+from misod.weights.check import Header, compare, naming, read_header, read_metadata
+from misod.weights.tensors import read
+
+ALWAYS = {  # of lm/config.json, where it says anything else the model computes something else
+    "model_type": "qwen3",
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "rope_scaling": None,
+    "use_sliding_window": False,
+    "tie_word_embeddings": True,
+}
+REFUSED = {
+    "full": "their bf16 values are the packed ones, in almost four times the bytes",
+    "emb4": "their embedding is rounded to 4 bits, and what is multiplied here is what was published",
+}
+
+
+def read_args(directory: Path) -> tuple[ModelArgs, Tokens, Path]:
+    """Dims, token map and the file of packed weights. Raises ValueError naming the file and what is wrong."""
+    with naming(directory / "config.json", "the config of a KittenTTS 2"):
+        config = json.loads((directory / "config.json").read_bytes())
+        if config["type"] != "KITTEN2":
+            raise ValueError(f"its type is {config['type']!r}, not 'KITTEN2'")
+        kind = "packed" if config.get("lm_packed") else config.get("default_weights", "full")
+        tokens, speaker_dim = Tokens(**config["token_map"]), config["speaker_embedding_dim"]
+    if kind != "packed":
+        why = REFUSED.get(kind, "no such weights are known")
+        raise ValueError(f"{directory}: its weights are {kind!r}: {why}. Pull the repository with its packed weights")
+    path = directory / config.get("lm_dir", "lm") / "config.json"
+    dims = [field.name for field in fields(ModelArgs) if field.name != "speaker_dim"]
+    with naming(path, "the config of its language model"):
+        lm = json.loads(path.read_bytes())
+        for name, wanted in ALWAYS.items():
+            if lm.get(name, wanted) != wanted:
+                raise ValueError(f"{name} is {lm[name]!r}, only {wanted!r} is known")
+        args = ModelArgs(**{name: lm[name] for name in dims}, speaker_dim=speaker_dim)
+        if any(columns % ternary.GROUP_SIZE for _, columns in args.linears().values()):
+            raise ValueError(f"its widths are not whole groups of {ternary.GROUP_SIZE}")
+        if max(tokens.audio_id_end, *vars(tokens).values()) > args.vocab_size:
+            raise ValueError(f"the token map goes beyond its vocabulary of {args.vocab_size}")
+    return args, tokens, directory / config["lm_packed"]
+
+
+def load_model(path: Path, args: ModelArgs, dtype: mx.Dtype | None = None) -> Model:
+    """The model whose packed weights are in the file `path`. Raises ValueError naming what is not as it must be.
+
+    Activations, scales and the tensors that are not ternary take `dtype`; None: bf16, the published type, but fp32 on
+    the CPU, where MLX emulates bf16. A tensor at a time: at most the model and its largest tensor are in memory.
+    """
+    dtype = dtype or (mx.float32 if mx.default_device() == mx.cpu else mx.bfloat16)
+    found = read_header(path)
+    _check(path, found, args)
+    model = Model(args)
+    model.load_weights(list(_weights(found, args, dtype)), strict=True)
+    mx.eval(model.parameters())
+    mx.clear_cache()
+    return model
+
+
+def _weights(found: Header, args: ModelArgs, dtype: mx.Dtype):
+    """(name, array), each computed before the next is read; the largest, the embedding, first."""
+
+    def floats(name: str) -> mx.array:
+        return mx.array(read(found[name])).view(mx.bfloat16).astype(dtype)
+
+    for name in sorted((n for n in found if "::" not in n), key=lambda n: -found[n].row_bytes * found[n].shape[0]):
+        array = floats(name)
+        mx.eval(array)
+        yield name, array
+    for name, shape in _packed(args).items():
+        codes = read(found[f"{name}::codes"])
+        if problem := ternary.problem(codes, read(found[f"{name}::scale"]), shape[0] * shape[1]):
+            raise ValueError(f"{found[f'{name}::codes'].path}: {name} {problem}")
+        scales = floats(f"{name}::scale")
+        parts = mx.array(ternary.to_codes(codes, *shape)), scales, -scales
+        mx.eval(parts)
+        base = name.removesuffix("weight")
+        yield from zip((name, f"{base}scales", f"{base}biases"), parts, strict=True)
+
+
+def _packed(args: ModelArgs) -> dict[str, tuple[int, int]]:
+    """Name -> shape of every ternary matrix."""
+    return {
+        f"model.layers.{i}.{name}.weight": shape
+        for i in range(args.num_hidden_layers)
+        for name, shape in args.linears().items()
+    }
+
+
+def _check(path: Path, found: Header, args: ModelArgs) -> None:
+    """Format, group size, and every tensor's name, shape and type."""
+    with naming(path, "packed ternary weights"):
+        metadata = read_metadata(path)
+        if metadata["format"] != ternary.FORMAT:
+            raise ValueError(f"the format is {metadata['format']!r}, only {ternary.FORMAT!r} is known")
+        if int(metadata["group_size"]) != ternary.GROUP_SIZE:
+            raise ValueError(f"groups of {metadata['group_size']}, only {ternary.GROUP_SIZE} are known")
+        listed = {name: tuple(spec["shape"]) for name, spec in json.loads(metadata["packed"]).items()}
+        if listed != _packed(args):
+            raise ValueError("the matrices that its metadata list are not those of the config")
+    compare(path, found, _shapes(args), lambda name: name.endswith("::codes"), codes=("U8",), floats=("BF16",))
+
+
+def _shapes(args: ModelArgs) -> dict[str, tuple[int, ...]]:
+    D, d = args.hidden_size, args.head_dim
+    shapes = {"model.embed_tokens.weight": (args.vocab_size, D), "model.norm.weight": (D,)}
+    for i in range(args.num_hidden_layers):
+        layer = f"model.layers.{i}."
+        shapes |= {f"{layer}{norm}.weight": (D,) for norm in ("input_layernorm", "post_attention_layernorm")}
+        shapes |= {f"{layer}self_attn.{norm}.weight": (d,) for norm in ("q_norm", "k_norm")}
+    for name, (rows, columns) in _packed(args).items():
+        shapes[f"{name}::codes"] = (-(-rows * columns // ternary.DIGITS),)
+        shapes[f"{name}::scale"] = (rows, columns // ternary.GROUP_SIZE)
+    linear = {"weight": (D, args.speaker_dim), "bias": (D,)}
+    return (
+        shapes
+        | {f"spk_proj.0.{part}": shape for part, shape in linear.items()}
+        | {f"spk_proj.1.{part}": (D,) for part in linear}
+    )

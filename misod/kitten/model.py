@@ -1,0 +1,152 @@
+"""KittenTTS 2's language model: a Qwen3 over one vocabulary of text and speech, in the checkpoint's own names.
+
+In the order it computes: Attention, MLP, Layer, Transformer, Model. Position 0 of every prompt is the speaker.
+"""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from misod.kitten.cache import Cache
+from misod.kitten.ternary import BITS, GROUP_SIZE
+
+FEW_ROWS = 8  # up to here MLX's CPU backend multiplies packed weights faster than it unpacks them
+
+
+@dataclass(frozen=True)
+class ModelArgs:
+    """Fields of lm/config.json, and the width of a speaker's embedding."""
+
+    hidden_size: int
+    num_hidden_layers: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+    vocab_size: int
+    speaker_dim: int
+
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """A layer's ternary matrices and their shapes (out, in)."""
+        D, hidden = self.hidden_size, self.intermediate_size
+        queries, keys = self.num_attention_heads * self.head_dim, self.num_key_value_heads * self.head_dim
+        return {
+            "self_attn.q_proj": (queries, D),
+            "self_attn.k_proj": (keys, D),
+            "self_attn.v_proj": (keys, D),
+            "self_attn.o_proj": (D, queries),
+            "mlp.gate_proj": (hidden, D),
+            "mlp.up_proj": (hidden, D),
+            "mlp.down_proj": (D, hidden),
+        }
+
+
+class Ternary(nn.Module):
+    """y = x W^T, W of -s, 0 and +s in its packed form."""
+
+    def __init__(self, shape: tuple[int, int]):
+        super().__init__()
+        rows, columns = shape
+        self.weight = mx.zeros((rows, columns * BITS // 32), mx.uint32)
+        self.scales = self.biases = mx.zeros((rows, columns // GROUP_SIZE))
+        self._how = {"group_size": GROUP_SIZE, "bits": BITS}
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """x (..., in) -> (..., out)."""
+        packed = self.weight, self.scales, self.biases
+        if x.size // x.shape[-1] > FEW_ROWS and mx.default_device() == mx.cpu:
+            return x @ mx.dequantize(*packed, **self._how).T
+        return mx.quantized_matmul(x, *packed, transpose=True, **self._how)
+
+
+class Attention(nn.Module):
+    def __init__(self, args: ModelArgs):
+        super().__init__()
+        for name, shape in args.linears().items():
+            if name.startswith("self_attn."):
+                self[name.removeprefix("self_attn.")] = Ternary(shape)
+        self.q_norm = nn.RMSNorm(args.head_dim, eps=args.rms_norm_eps)
+        self.k_norm = nn.RMSNorm(args.head_dim, eps=args.rms_norm_eps)
+        self._heads, self._kv_heads, self._head_dim = args.num_attention_heads, args.num_key_value_heads, args.head_dim
+        self._theta = args.rope_theta
+
+    def __call__(self, x: mx.array, layer: int, cache: Cache) -> mx.array:
+        B, T, _ = x.shape
+        q = self.q_norm(self.q_proj(x).reshape(B, T, self._heads, -1)).swapaxes(1, 2)  # (B, H, T, d)
+        k = self.k_norm(self.k_proj(x).reshape(B, T, self._kv_heads, -1)).swapaxes(1, 2)  # (B, Hkv, T, d)
+        v = self.v_proj(x).reshape(B, T, self._kv_heads, -1).swapaxes(1, 2)
+        q, k = (self._rotate(part, cache.offset) for part in (q, k))
+        return self.o_proj(cache.attend(layer, q, k, v, self._head_dim**-0.5).swapaxes(1, 2).reshape(B, T, -1))
+
+    def _rotate(self, x: mx.array, offset: int | mx.array) -> mx.array:
+        return mx.fast.rope(x, self._head_dim, traditional=False, base=self._theta, scale=1.0, offset=offset)
+
+
+class MLP(nn.Module):
+    def __init__(self, args: ModelArgs):
+        super().__init__()
+        for name, shape in args.linears().items():
+            if name.startswith("mlp."):
+                self[name.removeprefix("mlp.")] = Ternary(shape)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        gate = self.gate_proj(x)
+        return self.down_proj(gate * mx.sigmoid(gate) * self.up_proj(x))  # nn.silu is compiled: on a CPU it takes g++
+
+
+class Layer(nn.Module):
+    def __init__(self, args: ModelArgs):
+        super().__init__()
+        self.self_attn = Attention(args)
+        self.mlp = MLP(args)
+        self.input_layernorm = nn.RMSNorm(args.hidden_size, eps=args.rms_norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(args.hidden_size, eps=args.rms_norm_eps)
+
+    def __call__(self, x: mx.array, layer: int, cache: Cache) -> mx.array:
+        x = x + self.self_attn(self.input_layernorm(x), layer, cache)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Transformer(nn.Module):
+    def __init__(self, args: ModelArgs):
+        super().__init__()
+        self.embed_tokens = nn.Embedding(args.vocab_size, args.hidden_size)
+        self.layers = [Layer(args) for _ in range(args.num_hidden_layers)]
+        self.norm = nn.RMSNorm(args.hidden_size, eps=args.rms_norm_eps)
+
+    def __call__(self, x: mx.array, cache: Cache) -> mx.array:
+        """x (B, T, D) at the cache's offset -> the normed hidden state of the last position (B, D)."""
+        for i, layer in enumerate(self.layers):
+            x = layer(x, i, cache)
+        return self.norm(x[:, -1])
+
+
+class Model(nn.Module):
+    """Tokens in, the logits of the next one out; the head is the embedding."""
+
+    def __init__(self, args: ModelArgs):
+        super().__init__()
+        self.args = args
+        self.model = Transformer(args)
+        self.spk_proj = [nn.Linear(args.speaker_dim, args.hidden_size), nn.LayerNorm(args.hidden_size)]
+
+    @property
+    def dtype(self) -> mx.Dtype:
+        """Of activations, and so of what a cache holds."""
+        return self.model.norm.weight.dtype
+
+    def speaker_row(self, embedding: mx.array) -> mx.array:
+        """A speaker's embedding (speaker_dim,) -> what stands at position 0 (D,)."""
+        linear, norm = self.spk_proj
+        return norm(linear(embedding.astype(self.dtype)))
+
+    def embed(self, tokens: mx.array) -> mx.array:
+        """(..., ) -> (..., D)."""
+        return self.model.embed_tokens(tokens)
+
+    def __call__(self, x: mx.array, cache: Cache) -> mx.array:
+        """x (B, T, D) -> logits after the last position (B, V) float32."""
+        return self.model.embed_tokens.as_linear(self.model(x, cache)).astype(mx.float32)
