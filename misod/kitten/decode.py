@@ -1,0 +1,138 @@
+"""Rows that speak together: prompts are read one at a time, then every step draws one token for each row.
+
+All that a step changes is on the device and of one shape, so steps follow each other without the host: it waits once
+for many tokens. Rows may join and leave between those.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten, tree_map
+
+from misod.kitten.cache import Prefill, Step, blocks, padded
+from misod.kitten.model import Model
+from misod.kitten.sampling import Settings, draw, process
+from misod.kitten.tokens import Tokens
+
+
+@dataclass(frozen=True)
+class Past:
+    """What was read so far, to go on from as often as one likes."""
+
+    ids: tuple[int, ...]
+    keys: list[mx.array]
+    values: list[mx.array]
+    logits: mx.array  # (1, V), after the last
+
+
+def read(model: Model, ids: Sequence[int], speaker: mx.array | None = None, past: Past | None = None) -> Past:
+    """Go on from `past` with `ids`; at the start, position 0 is the speaker's row (D,) and not what ids[0] says."""
+    x = model.embed(mx.array(ids)[None])  # (1, T, D)
+    if past is None:
+        x = mx.concatenate([speaker.astype(x.dtype)[None, None], x[:, 1:]], axis=1)
+    layers = [None] * model.args.num_hidden_layers
+    cache = Prefill(past.keys, past.values, len(past.ids)) if past else Prefill(layers, layers, 0)
+    logits = model(x, cache)
+    mx.async_eval(logits, cache.keys, cache.values)
+    return Past((*(past.ids if past else ()), *ids), cache.keys, cache.values, logits)
+
+
+class Batch:
+    """B rows. `capacity` positions are there for each, and more when they are needed."""
+
+    def __init__(self, model: Model, tokens: Tokens, rows: dict):
+        self._model, self._tokens, self._rows = model, tokens, rows
+
+    @classmethod
+    def start(cls, model: Model, tokens: Tokens, past: Past, settings: Settings, seed: int) -> "Batch":
+        """One row, whose prompt is `past`."""
+        ids = np.array(past.ids, np.int32)
+        length, capacity = len(ids), past.keys[0].shape[2]
+        rows = {
+            "keys": past.keys,
+            "values": past.values,
+            "logits": past.logits,
+            "history": padded(mx.array(ids)[None], 1, capacity),
+            "length": mx.array([length]),
+            "run": mx.array([_run(ids)]),
+            "key": mx.random.key(seed)[None],
+            "alive": mx.array([True]),
+            "finite": mx.array([True]),
+            "how": settings.arrays(model.args.vocab_size, length),
+        }
+        return cls(model, tokens, rows)
+
+    def __len__(self) -> int:
+        return len(self._rows["length"])
+
+    @property
+    def capacity(self) -> int:
+        return self._rows["history"].shape[1]
+
+    def join(self, other: "Batch") -> None:
+        """Take in the other's rows, after these; the other is used up."""
+        capacity = max(self.capacity, other.capacity)
+        self._reserve(capacity)
+        other._reserve(capacity)
+        self._rows = tree_map(lambda a, b: mx.concatenate([a, b]), self._rows, other._rows)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Only these, in this order."""
+        at = mx.array(rows)
+        self._rows = tree_map(lambda array: array[at], self._rows)
+
+    def run(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
+        """-> tokens (B, steps) int32, -1 from a row's end on, and whether a row's logits were finite throughout (B,)."""
+        self._reserve(self._rows["length"].max().item() + steps)
+        drawn = []
+        for _ in range(steps):
+            drawn.append(self._step())
+        tokens = mx.stack(drawn, axis=1)
+        mx.eval(tokens, self._rows["finite"])
+        return np.array(tokens), np.array(self._rows["finite"])
+
+    def _step(self) -> mx.array:
+        """Tokens (B,), in flight."""
+        self._rows, token = step(self._model, self._tokens, self._rows)
+        mx.async_eval(token, [array for _, array in tree_flatten(self._rows)])
+        return token
+
+    def _reserve(self, positions: int) -> None:
+        if positions <= self.capacity:
+            return
+        capacity, rows = blocks(positions), self._rows
+        grown = {part: [padded(array, 2, capacity) for array in rows[part]] for part in ("keys", "values")}
+        self._rows = rows | grown | {"history": padded(rows["history"], 1, capacity)}
+
+
+def step(model: Model, ids: Tokens, rows: dict) -> tuple[dict, mx.array]:
+    """One token more for each row, (B,), -1 for one that has ended. A pure function of arrays of one shape."""
+    history, length, run, how = (rows[name] for name in ("history", "length", "run", "how"))
+    keys = mx.vmap(mx.random.split)(rows["key"])  # (B, 2, 2)
+    token = draw(process(rows["logits"], history, length, run, how, ids), keys[:, 1], how)
+    ends = mx.any(token[:, None] == mx.array(ids.ends), axis=1)
+    alive = rows["alive"] & ~ends
+    last = mx.take_along_axis(history, length[:, None] - 1, axis=1)[:, 0]
+    cache = Step(rows["keys"], rows["values"], length)
+    logits = model(model.embed(token)[:, None], cache)
+    after = {
+        "keys": cache.keys,
+        "values": cache.values,
+        "logits": logits,
+        "history": mx.put_along_axis(history, length[:, None], token[:, None], axis=1),
+        "length": length + alive,
+        "run": mx.where(token == last, run + 1, 1),
+        "key": keys[:, 0],
+        "alive": alive,
+        "finite": rows["finite"] & (mx.isfinite(rows["logits"]).all(axis=1) | ~rows["alive"]),
+        "how": how,
+    }
+    return after, mx.where(alive, token, -1)
+
+
+def _run(ids: np.ndarray) -> int:
+    """How often the last came in a row."""
+    others = np.flatnonzero(ids != ids[-1])
+    return len(ids) - (int(others[-1]) + 1 if len(others) else 0)
