@@ -5,8 +5,6 @@ memory of those that nobody else holds, so a step copies nothing, and a prompt's
 from again and again.
 """
 
-from dataclasses import dataclass
-
 import mlx.core as mx
 
 BLOCK = 256  # positions; 10 s of speech

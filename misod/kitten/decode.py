@@ -24,7 +24,7 @@ class Past:
     ids: tuple[int, ...]
     keys: list[mx.array]
     values: list[mx.array]
-    logits: mx.array  # (1, V), after the last
+    hidden: mx.array  # (1, D), of the last
 
 
 def read(model: Model, ids: Sequence[int], speaker: mx.array | None = None, past: Past | None = None) -> Past:
@@ -34,35 +34,65 @@ def read(model: Model, ids: Sequence[int], speaker: mx.array | None = None, past
         x = mx.concatenate([speaker.astype(x.dtype)[None, None], x[:, 1:]], axis=1)
     layers = [None] * model.args.num_hidden_layers
     cache = Prefill(past.keys, past.values, len(past.ids)) if past else Prefill(layers, layers, 0)
-    logits = model(x, cache)
-    mx.async_eval(logits, cache.keys, cache.values)
-    return Past((*(past.ids if past else ()), *ids), cache.keys, cache.values, logits)
+    hidden = model(x, cache)
+    mx.async_eval(hidden, cache.keys, cache.values)
+    return Past((*(past.ids if past else ()), *ids), cache.keys, cache.values, hidden)
+
+
+class Vocabulary:
+    """What may be drawn, numbered from 0 to `size`: all, as the reference has it, or speech and its ends only.
+
+    The reference draws text too, now and then, feeds it back, and leaves it out of the sound. Without it the head is
+    a twenty-fourth of the true size, which is half of all that a step reads.
+    """
+
+    def __init__(self, model: Model, tokens: Tokens, speech_only: bool):
+        embedding, V = model.model.embed_tokens.weight, model.args.vocab_size
+        table = np.arange(V)
+        if speech_only:
+            table = np.array([*range(tokens.audio_id_base, tokens.audio_id_end), *tokens.ends])
+        self.size = size = len(table)
+        self._own = np.full(V, size, np.int32)  # what is not drawn has one number
+        self._own[table] = np.arange(size)
+        self.table = mx.array(table)  # own numbers -> the model's
+        self.tokens = tokens
+        if speech_only:
+            self.tokens = Tokens(0, tokens.num_audio_tokens, size, size - 2, size, size, size, size - 1)
+        self._head = (embedding[self.table] if speech_only else embedding).astype(model.dtype)
+        mx.eval(self.table, self._head)
+
+    def own(self, ids: np.ndarray) -> mx.array:
+        return mx.array(self._own[ids])
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """(B, D) -> (B, size) float32."""
+        return (hidden @ self._head.T).astype(mx.float32)
 
 
 class Batch:
     """B rows. `capacity` positions are there for each, and more when they are needed."""
 
-    def __init__(self, model: Model, tokens: Tokens, rows: dict):
-        self._model, self._tokens, self._rows = model, tokens, rows
+    def __init__(self, model: Model, words: Vocabulary, rows: dict):
+        self._model, self._words, self._rows = model, words, rows
 
     @classmethod
-    def start(cls, model: Model, tokens: Tokens, past: Past, settings: Settings, seed: int) -> "Batch":
+    def start(cls, model: Model, words: Vocabulary, past: Past, settings: Settings, seed: int) -> "Batch":
         """One row, whose prompt is `past`."""
         ids = np.array(past.ids, np.int32)
         length, capacity = len(ids), past.keys[0].shape[2]
         rows = {
             "keys": past.keys,
             "values": past.values,
-            "logits": past.logits,
-            "history": padded(mx.array(ids)[None], 1, capacity),
+            "logits": words.logits(past.hidden),
+            "history": padded(words.own(ids)[None], 1, capacity),
             "length": mx.array([length]),
             "run": mx.array([_run(ids)]),
             "key": mx.random.key(seed)[None],
             "alive": mx.array([True]),
             "finite": mx.array([True]),
-            "how": settings.arrays(model.args.vocab_size, length),
+            "how": settings.arrays(words.size, length),
         }
-        return cls(model, tokens, rows)
+        return cls(model, words, rows)
 
     def __len__(self) -> int:
         return len(self._rows["length"])
@@ -84,7 +114,7 @@ class Batch:
         self._rows = tree_map(lambda array: array[at], self._rows)
 
     def run(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """-> tokens (B, steps) int32, -1 from a row's end on, and whether a row's logits were finite throughout (B,)."""
+        """-> tokens (B, steps) int32, -1 from a row's end on, and whether all of a row's logits were finite (B,)."""
         self._reserve(self._rows["length"].max().item() + steps)
         drawn = []
         for _ in range(steps):
@@ -95,7 +125,7 @@ class Batch:
 
     def _step(self) -> mx.array:
         """Tokens (B,), in flight."""
-        self._rows, token = step(self._model, self._tokens, self._rows)
+        self._rows, token = step(self._model, self._words, self._rows)
         mx.async_eval(token, [array for _, array in tree_flatten(self._rows)])
         return token
 
@@ -107,20 +137,21 @@ class Batch:
         self._rows = rows | grown | {"history": padded(rows["history"], 1, capacity)}
 
 
-def step(model: Model, ids: Tokens, rows: dict) -> tuple[dict, mx.array]:
+def step(model: Model, words: Vocabulary, rows: dict) -> tuple[dict, mx.array]:
     """One token more for each row, (B,), -1 for one that has ended. A pure function of arrays of one shape."""
     history, length, run, how = (rows[name] for name in ("history", "length", "run", "how"))
     keys = mx.vmap(mx.random.split)(rows["key"])  # (B, 2, 2)
-    token = draw(process(rows["logits"], history, length, run, how, ids), keys[:, 1], how)
-    ends = mx.any(token[:, None] == mx.array(ids.ends), axis=1)
+    token = draw(process(rows["logits"], history, length, run, how, words.tokens), keys[:, 1], how)
+    ends = mx.any(token[:, None] == mx.array(words.tokens.ends), axis=1)
     alive = rows["alive"] & ~ends
     last = mx.take_along_axis(history, length[:, None] - 1, axis=1)[:, 0]
     cache = Step(rows["keys"], rows["values"], length)
-    logits = model(model.embed(token)[:, None], cache)
+    read = words.table[token]
+    hidden = model(model.embed(read)[:, None], cache)
     after = {
         "keys": cache.keys,
         "values": cache.values,
-        "logits": logits,
+        "logits": words.logits(hidden),
         "history": mx.put_along_axis(history, length[:, None], token[:, None], axis=1),
         "length": length + alive,
         "run": mx.where(token == last, run + 1, 1),
@@ -129,7 +160,7 @@ def step(model: Model, ids: Tokens, rows: dict) -> tuple[dict, mx.array]:
         "finite": rows["finite"] & (mx.isfinite(rows["logits"]).all(axis=1) | ~rows["alive"]),
         "how": how,
     }
-    return after, mx.where(alive, token, -1)
+    return after, mx.where(alive, read, -1)
 
 
 def _run(ids: np.ndarray) -> int:

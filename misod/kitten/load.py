@@ -20,6 +20,7 @@ ALWAYS = {  # of lm/config.json, where it says anything else the model computes 
     "use_sliding_window": False,
     "tie_word_embeddings": True,
 }
+EMBEDDING = "model.embed_tokens.weight"
 REFUSED = {
     "full": "their bf16 values are the packed ones, in almost four times the bytes",
     "emb4": "their embedding is rounded to 4 bits, and what is multiplied here is what was published",
@@ -55,8 +56,8 @@ def read_args(directory: Path) -> tuple[ModelArgs, Tokens, Path]:
 def load_model(path: Path, args: ModelArgs, dtype: mx.Dtype | None = None) -> Model:
     """The model whose packed weights are in the file `path`. Raises ValueError naming what is not as it must be.
 
-    Activations, scales and the tensors that are not ternary take `dtype`; None: bf16, the published type, but fp32 on
-    the CPU, where MLX emulates bf16. A tensor at a time: at most the model and its largest tensor are in memory.
+    Activations, and all but the embedding, take `dtype`; None: bf16, the published type, but fp32 on the CPU, where
+    MLX emulates bf16. A tensor at a time: at most the model and its largest tensor twice are in memory.
     """
     dtype = dtype or (mx.float32 if mx.default_device() == mx.cpu else mx.bfloat16)
     found = read_header(path)
@@ -72,7 +73,8 @@ def _weights(found: Header, args: ModelArgs, dtype: mx.Dtype):
     """(name, array), each computed before the next is read; the largest, the embedding, first."""
 
     def floats(name: str) -> mx.array:
-        return mx.array(read(found[name])).view(mx.bfloat16).astype(dtype)
+        array = mx.array(read(found[name])).view(mx.bfloat16)
+        return array if name == EMBEDDING else array.astype(dtype)
 
     for name in sorted((n for n in found if "::" not in n), key=lambda n: -found[n].row_bytes * found[n].shape[0]):
         array = floats(name)
@@ -114,7 +116,7 @@ def _check(path: Path, found: Header, args: ModelArgs) -> None:
 
 def _shapes(args: ModelArgs) -> dict[str, tuple[int, ...]]:
     D, d = args.hidden_size, args.head_dim
-    shapes = {"model.embed_tokens.weight": (args.vocab_size, D), "model.norm.weight": (D,)}
+    shapes = {EMBEDDING: (args.vocab_size, D), "model.norm.weight": (D,)}
     for i in range(args.num_hidden_layers):
         layer = f"model.layers.{i}."
         shapes |= {f"{layer}{norm}.weight": (D,) for norm in ("input_layernorm", "post_attention_layernorm")}

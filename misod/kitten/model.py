@@ -125,7 +125,7 @@ class Transformer(nn.Module):
 
 
 class Model(nn.Module):
-    """Tokens in, the logits of the next one out; the head is the embedding."""
+    """Tokens in, the hidden state that the next is drawn from out. The head is the embedding: decode.Vocabulary."""
 
     def __init__(self, args: ModelArgs):
         super().__init__()
@@ -145,8 +145,8 @@ class Model(nn.Module):
 
     def embed(self, tokens: mx.array) -> mx.array:
         """(..., ) -> (..., D)."""
-        return self.model.embed_tokens(tokens)
+        return self.model.embed_tokens(tokens).astype(self.dtype)
 
     def __call__(self, x: mx.array, cache: Cache) -> mx.array:
-        """x (B, T, D) -> logits after the last position (B, V) float32."""
-        return self.model.embed_tokens.as_linear(self.model(x, cache)).astype(mx.float32)
+        """x (B, T, D) -> (B, D), of the last position."""
+        return self.model(x, cache)
