@@ -67,6 +67,10 @@ ARROWS = {
         "import misod.scheduler, misod.miso.engine",
         {"zmq", "misoctl", "soundfile", "huggingface_hub", "torch", "transformers"},
     ),
+    "kitten's model needs neither torch nor the other engine": (
+        "import misod.kitten.decode, misod.kitten.load",
+        {"zmq", "misoctl", "misod.miso", "kittenml", "huggingface_hub", "torch", "transformers"},
+    ),
 }
 
 

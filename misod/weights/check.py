@@ -90,7 +90,7 @@ def read_headers(paths: Iterable[Path]) -> Header:
 def read_metadata(path: Path) -> dict[str, str]:
     """What its maker wrote into a file whose header `read_header` has found in order."""
     with path.open("rb") as file:
-        return json.loads(file.read(int.from_bytes(file.read(8), "little"))).get("__metadata__", {})
+        return json.loads(file.read(int.from_bytes(file.read(8), "little"))).get("__metadata__") or {}
 
 
 def compare(

@@ -1,0 +1,56 @@
+"""fixtures/kitten_tiny as a repository. Its golden is of 6,839 tokens; kept are the embeddings of those that its
+prompts read and its greedy steps draw or nearly draw, and the golden's logits of these. The others' are zeros here,
+and so are their logits: far below what is drawn.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+
+KITTEN = Path(__file__).parent / "fixtures" / "kitten_tiny"
+
+
+def tensors() -> dict[str, np.ndarray]:
+    """As the published file has them, bf16 as bit patterns (uint16)."""
+    with np.load(KITTEN / "weights.npz") as file:
+        found = {name.replace("@", "::"): file[name] for name in file.files}
+    ids, rows = found.pop("embedding_ids"), found.pop("embedding_rows")
+    embedding = np.zeros((6839, rows.shape[1]), np.uint16)
+    embedding[ids] = rows
+    return found | {"model.embed_tokens.weight": embedding}
+
+
+def known_ids() -> np.ndarray:
+    """Whose logits the golden has."""
+    with np.load(KITTEN / "weights.npz") as file:
+        return file["embedding_ids"]
+
+
+def metadata() -> dict[str, str]:
+    lm = json.loads((KITTEN / "lm" / "config.json").read_text())
+    D, hidden = lm["hidden_size"], lm["intermediate_size"]
+    queries, keys = lm["num_attention_heads"] * lm["head_dim"], lm["num_key_value_heads"] * lm["head_dim"]
+    shapes = {"q": (queries, D), "k": (keys, D), "v": (keys, D), "o": (D, queries)}
+    names = {f"self_attn.{name}_proj": shape for name, shape in shapes.items()}
+    names |= {"mlp.gate_proj": (hidden, D), "mlp.up_proj": (hidden, D), "mlp.down_proj": (D, hidden)}
+    packed = {
+        f"model.layers.{i}.{name}.weight": {"shape": shape, "dtype": "bfloat16"}
+        for i in range(lm["num_hidden_layers"])
+        for name, shape in names.items()
+    }
+    return {"format": "kittenml-ternary-1.58", "group_size": "128", "packed": json.dumps(packed)}
+
+
+def write_weights(path: Path, found: dict[str, np.ndarray], about: dict[str, str]) -> None:
+    arrays = {name: mx.array(a) for name, a in found.items()}
+    arrays = {name: a.view(mx.bfloat16) if a.dtype == mx.uint16 else a for name, a in arrays.items()}
+    mx.save_safetensors(str(path), arrays, about)
+
+
+def make_repository(directory: Path) -> Path:
+    shutil.copytree(KITTEN, directory, ignore=shutil.ignore_patterns("*golden*", "weights.npz"))
+    write_weights(directory / "lm" / "model-ternary.safetensors", tensors(), metadata())
+    return directory
