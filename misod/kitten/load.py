@@ -80,7 +80,7 @@ def _weights(found: Header, args: ModelArgs, dtype: mx.Dtype):
         array = floats(name)
         mx.eval(array)
         yield name, array
-    for name, shape in _packed(args).items():
+    for name, shape in packed_shapes(args).items():
         codes = read(found[f"{name}::codes"])
         if problem := ternary.problem(codes, read(found[f"{name}::scale"]), shape[0] * shape[1]):
             raise ValueError(f"{found[f'{name}::codes'].path}: {name} {problem}")
@@ -91,8 +91,8 @@ def _weights(found: Header, args: ModelArgs, dtype: mx.Dtype):
         yield from zip((name, f"{base}scales", f"{base}biases"), parts, strict=True)
 
 
-def _packed(args: ModelArgs) -> dict[str, tuple[int, int]]:
-    """Name -> shape of every ternary matrix."""
+def packed_shapes(args: ModelArgs) -> dict[str, tuple[int, int]]:
+    """Name -> (out, in) of every ternary matrix."""
     return {
         f"model.layers.{i}.{name}.weight": shape
         for i in range(args.num_hidden_layers)
@@ -109,19 +109,19 @@ def _check(path: Path, found: Header, args: ModelArgs) -> None:
         if int(metadata["group_size"]) != ternary.GROUP_SIZE:
             raise ValueError(f"groups of {metadata['group_size']}, only {ternary.GROUP_SIZE} are known")
         listed = {name: tuple(spec["shape"]) for name, spec in json.loads(metadata["packed"]).items()}
-        if listed != _packed(args):
+        if listed != packed_shapes(args):
             raise ValueError("the matrices that its metadata list are not those of the config")
-    compare(path, found, _shapes(args), lambda name: name.endswith("::codes"), codes=("U8",), floats=("BF16",))
+    compare(path, found, expected_shapes(args), lambda name: name.endswith("::codes"), codes=("U8",), floats=("BF16",))
 
 
-def _shapes(args: ModelArgs) -> dict[str, tuple[int, ...]]:
+def expected_shapes(args: ModelArgs) -> dict[str, tuple[int, ...]]:
     D, d = args.hidden_size, args.head_dim
     shapes = {EMBEDDING: (args.vocab_size, D), "model.norm.weight": (D,)}
     for i in range(args.num_hidden_layers):
         layer = f"model.layers.{i}."
         shapes |= {f"{layer}{norm}.weight": (D,) for norm in ("input_layernorm", "post_attention_layernorm")}
         shapes |= {f"{layer}self_attn.{norm}.weight": (d,) for norm in ("q_norm", "k_norm")}
-    for name, (rows, columns) in _packed(args).items():
+    for name, (rows, columns) in packed_shapes(args).items():
         shapes[f"{name}::codes"] = (-(-rows * columns // ternary.DIGITS),)
         shapes[f"{name}::scale"] = (rows, columns // ternary.GROUP_SIZE)
     linear = {"weight": (D, args.speaker_dim), "bias": (D,)}
