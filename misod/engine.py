@@ -1,5 +1,6 @@
 """What the daemon asks of a speech model. Two engines, two ifs: no registry."""
 
+import json
 import re
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -180,6 +181,18 @@ def model_directory(model: str, models_dir: Path) -> Path:
 
 def open_engine(directory: Path, max_rows: int, prefixes: PrefixRoom | None = None) -> Engine:
     """The engine with the model in `directory` loaded and warm. Raises ModelError. Imports mlx on this thread."""
+    if _is_kitten(directory):
+        from misod.kitten.engine import KittenEngine
+
+        return KittenEngine.open(directory.name, directory, max_rows)
     from misod.miso.engine import MisoEngine
 
     return MisoEngine.open(directory.name, directory, max_rows, prefixes)
+
+
+def _is_kitten(directory: Path) -> bool:
+    """By what its config.json calls itself; what is wrong with one is for the engine to say."""
+    try:
+        return json.loads((directory / "config.json").read_bytes()).get("type") == "KITTEN2"
+    except (OSError, ValueError, AttributeError):
+        return False

@@ -68,7 +68,7 @@ ARROWS = {
         {"zmq", "misoctl", "soundfile", "huggingface_hub", "torch", "transformers"},
     ),
     "kitten's model needs neither torch nor the other engine": (
-        "import misod.kitten.decode, misod.kitten.load",
+        "import misod.kitten.engine",
         {"zmq", "misoctl", "misod.miso", "kittenml", "huggingface_hub", "torch", "transformers"},
     ),
 }

@@ -94,6 +94,21 @@ class Batch:
         }
         return cls(model, words, rows)
 
+    @classmethod
+    def of(cls, batches: Sequence["Batch"]) -> "Batch":
+        """All their rows in one; they are used up."""
+        first, *others = batches
+        for other in others:
+            first.join(other)
+        return first
+
+    def split(self) -> list["Batch"]:
+        """Each row by itself."""
+        if len(self) == 1:
+            return [self]
+        parts = [tree_map(lambda a, i=i: a[i : i + 1], self._rows) for i in range(len(self))]
+        return [Batch(self._model, self._words, rows) for rows in parts]
+
     def __len__(self) -> int:
         return len(self._rows["length"])
 

@@ -1,0 +1,183 @@
+"""KittenTTS 2 behind the daemon's interface, on random weights: no speech, but all that leads to it.
+
+In kittenml's place stands a double, for its codec's weights are not here: a token is 40 ms of a tone.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+import misod.kitten  # noqa: F401  before mlx, for OpenBLAS
+
+# isort: split
+import numpy as np
+import pytest
+
+from misod.engine import Chunk, ModelError, RowFault, Say, open_engine
+from misod.kitten.around import SAMPLE_RATE
+from misod.kitten.engine import KittenEngine
+from misod.kitten.seams import Seams
+from misod.kitten.text import FIRST, LONGEST, pieces, without_marks
+from misod.voices import Voice as Learned
+from tests.model.kitten_fixture import TOKEN, Double, make_repository
+
+LONG = (
+    "[joyful] We won the grant <laugh> and I can (((hardly))) believe it! It came on the 3rd of May, at half past "
+    "nine, and it is for $12.50 a day. " + "There is much to be done before the summer, and nobody knows by whom. " * 6
+)
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory) -> Path:
+    return make_repository(tmp_path_factory.mktemp("kitten") / "kitten")
+
+
+@pytest.fixture(scope="module")
+def kitten(repository) -> KittenEngine:
+    return KittenEngine.open("kitten", repository, 4, Double())
+
+
+def speak(engine: KittenEngine, *says: Say) -> list[tuple[np.ndarray, str]]:
+    """All that comes of each, spoken together."""
+    rows = [engine.prefill(say) for say in says]
+    pcm, ends = [[] for _ in rows], [""] * len(rows)
+    while not all(ends):
+        speaking = [i for i, end in enumerate(ends) if not end]
+        for i, chunk in zip(speaking, engine.step([rows[i] for i in speaking]), strict=True):
+            assert isinstance(chunk, Chunk), chunk
+            pcm[i].append(chunk.pcm)
+            ends[i] = chunk.end or ""
+    for row in rows:
+        engine.release(row)
+    return [(np.concatenate(parts), end) for parts, end in zip(pcm, ends, strict=True)]
+
+
+def test_a_long_text_with_tags_is_spoken_piece_by_piece_to_its_end(kitten):
+    assert len(LONG) > 500
+    kitten.around.heard.clear()
+    row = kitten.prefill(Say(text=LONG, seed=1))
+    pcm, first_s = [], None
+    while True:
+        (chunk,) = kitten.step([row])
+        pcm.append(chunk.pcm)
+        if len(chunk.pcm) and first_s is None:
+            first_s = len(row.spoken)
+        if chunk.end:
+            break
+    total, heard = np.concatenate(pcm), sum(map(len, kitten.around.heard))
+    assert first_s == 2 and len(row.spoken) == len(kitten.around.heard) > 2  # the first was heard as the second began
+    assert " ".join(row.spoken) == LONG.replace("$12.50", "twelve dollars fifty").strip()
+    assert np.isfinite(total).all() and 0.2 < np.abs(total).max() < 0.31
+    gaps = int(0.16 * SAMPLE_RATE) * (len(row.spoken) - 1)
+    assert 0 <= len(total) - heard * TOKEN - gaps < 1920 and all(len(part) % 1920 == 0 for part in pcm)
+
+
+def test_same_text_and_seed_are_the_same_samples_alone_or_beside_others(kitten):
+    says = [Say(text="How are you today?", seed=9, max_seconds=2.0), Say(text="Quite well.", seed=3, max_seconds=1.0)]
+    together = speak(kitten, *says)
+    for say, (pcm, end) in zip(says, together, strict=True):
+        ((alone, _),) = speak(kitten, say)
+        assert (
+            alone.tobytes() == pcm.tobytes() and end == "cap" and 0 <= len(pcm) - say.max_seconds * SAMPLE_RATE < 1920
+        )
+    ((other, _),) = speak(kitten, Say(text="How are you today?", seed=10, max_seconds=2.0))
+    assert other.tobytes() != together[0][0].tobytes()
+
+
+def test_temperature_0_is_the_same_for_every_seed(kitten):
+    (first, _), (second, _) = speak(
+        kitten, *(Say(text="One.", seed=s, sampling={"temperature": 0.0}, max_seconds=1.0) for s in (1, 2))
+    )
+    assert first.tobytes() == second.tobytes()
+
+
+def test_tags_bring_the_emotion_control_and_presets_are_the_repositorys_own(kitten):
+    tagged, plain = (kitten.prefill(Say(text=text, seed=1)) for text in ("[joyful] Yes!", "Yes!"))
+    assert tagged.emotion and not plain.emotion
+    assert plain.style.temperature == 0.6 and plain.style.top_k == 40
+    assert kitten.prefill(Say(text="Yes!", seed=1, preset="expressive")).style.top_k == 80
+    assert kitten.prefill(Say(text="Yes!", seed=1, sampling={"top_k": 7})).style.top_k == 7
+
+
+def test_a_text_cannot_write_the_marks_of_a_prompt(kitten):
+    marks = {kitten.ids.start_id, kitten.ids.speech_start_id, kitten.ids.speech_end_id, kitten.ids.stop_id}
+    assert not marks & set(kitten._encode("[START] <speech_start> <speech_end> [STOP]"))
+
+
+LEARNED = Learned("me", np.ones((2, 3), np.int16), "words", "words", 0, "c" * 64)
+REFUSED = {
+    "guidance": ({"sampling": {"guidance": 2.0}}, "guidance is no option of kitten"),
+    "script": ({"script": True}, "script is no option of kitten"),
+    "a learned voice": ({"voice": LEARNED}, "another model learned"),
+    "another speaker": ({"speaker": 5}, "the speakers of kitten are 0 Tiny, not 5"),
+    "nothing": ({"text": "..."}, "nothing to say"),
+}
+
+
+@pytest.mark.parametrize(("fields", "says"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_it_cannot_do_is_refused_by_name(kitten, fields, says):
+    with pytest.raises(RowFault, match=says):
+        kitten.prefill(Say(**({"text": "Hello.", "seed": 1} | fields)))
+    with pytest.raises(RowFault, match="does not learn"):
+        next(kitten.hear(np.zeros(24_000, np.float32), "words"))
+
+
+def test_without_the_extra_one_line_names_the_command(repository, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ModelError) as error:
+        open_engine(repository, 1)
+    assert "pip install 'miso-speech[kitten]'" in str(error.value) and "\n" not in str(error.value)
+
+
+BROKEN = {
+    "voices/voices.json": ("{}", "it is empty"),
+    "voices/tiny.npz": ("nothing", "tiny.npz: not a voice"),
+    "lm/tokenizer.json": ("{}", "tokenizer.json: not a tokenizer"),
+    "config.json": (None, "no 'decode_presets' in it"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "says"), [(k, *v) for k, v in BROKEN.items()], ids=BROKEN.keys())
+def test_a_broken_repository_is_one_line_that_names_the_file(repository, tmp_path, name, content, says):
+    directory = shutil.copytree(repository, tmp_path / "kitten")
+    if content is None:
+        config = json.loads((directory / name).read_text())
+        del config["decode_presets"]
+        content = json.dumps(config)
+    (directory / name).write_text(content)
+    with pytest.raises(ModelError) as error:
+        KittenEngine.open("kitten", directory, 1, Double())
+    assert says in str(error.value) and str(directory) in str(error.value) and "\n" not in str(error.value)
+
+
+# ---- its text and its seams
+
+
+def test_pieces_are_sentences_the_first_one_short_and_none_too_short():
+    text = "It began to rain. " * 40 + "A sentence of very many words, " * 20 + "that ends. Yes."
+    made = pieces(text)
+    assert len(made[0]) < FIRST and all(len(piece) < LONGEST + 60 for piece in made)
+    assert all(len(piece) >= 60 for piece in made)
+    assert " ".join(made) == text
+    assert pieces("Yes.") == ["Yes."] and pieces("...") == []
+
+
+def test_markdown_is_no_asterisk_and_tags_stay():
+    text = "# Title\n\n- **One** [joyful] thing <laugh>\n- (((two))) `things`\n"
+    assert without_marks(text) == "Title. One [joyful] thing <laugh>. (((two))) things."
+
+
+def test_seams_are_silent_and_keep_all_that_is_heard():
+    loud = np.full(2400, 0.5, np.float32)
+    piece = np.concatenate([np.zeros(4800, np.float32), loud, np.zeros(9600, np.float32)])
+    seams = Seams(SAMPLE_RATE, 1920, single=False)
+    joined = np.concatenate([seams.join(piece, last=False), seams.join(piece, last=True)])
+    assert 0 <= len(joined) - seams.samples < 1920 and len(joined) % 1920 == 0
+    assert np.count_nonzero(joined == 0.5) == 2 * 2400 and joined[0] == joined[-1] == 0
+    assert seams.samples < 2 * (2400 + 2 * 480 + 240) + 0.16 * SAMPLE_RATE + 1
+    click = Seams(SAMPLE_RATE, 1920, single=False).join(loud, last=True)[:2400]  # no silence of its own: faded
+    assert click[0] == click[-1] == 0 and np.abs(np.diff(click)).max() < 0.01
+    alone = Seams(SAMPLE_RATE, 1920, single=True)
+    np.testing.assert_array_equal(alone.join(piece, last=True)[: len(piece)], piece)
+    short = Seams(SAMPLE_RATE, 1920, single=True)
+    assert len(short.join(piece, last=True, most=2000)) == 2 * 1920 and short.samples == 2000
