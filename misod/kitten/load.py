@@ -1,6 +1,7 @@
 """A repository in the published layout -> the language model in memory: configs, the file's header, then weights."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -63,28 +64,28 @@ def load_model(path: Path, args: ModelArgs, dtype: mx.Dtype | None = None) -> Mo
     found = read_header(path)
     _check(path, found, args)
     model = Model(args)
-    model.load_weights(list(_weights(found, args, dtype)), strict=True)
+    model.load_weights(list(_weights(path, found, args, dtype)), strict=True)
     mx.eval(model.parameters())
     mx.clear_cache()
     return model
 
 
-def _weights(found: Header, args: ModelArgs, dtype: mx.Dtype):
-    """(name, array), each computed before the next is read; the largest, the embedding, first."""
-
-    def floats(name: str) -> mx.array:
-        array = mx.array(read(found[name])).view(mx.bfloat16)
-        return array if name == EMBEDDING else array.astype(dtype)
-
+def _weights(path: Path, found: Header, args: ModelArgs, dtype: mx.Dtype) -> Iterator[tuple[str, mx.array]]:
+    """Each computed before the next is read; the largest, the embedding, first."""
+    lazy = mx.load(str(path))  # reads a tensor when it is computed
     for name in sorted((n for n in found if "::" not in n), key=lambda n: -found[n].row_bytes * found[n].shape[0]):
-        array = floats(name)
+        array = lazy.pop(name)
+        array = array if name == EMBEDDING else array.astype(dtype)
         mx.eval(array)
         yield name, array
     for name, shape in packed_shapes(args).items():
-        codes = read(found[f"{name}::codes"])
-        if problem := ternary.problem(codes, read(found[f"{name}::scale"]), shape[0] * shape[1]):
-            raise ValueError(f"{found[f'{name}::codes'].path}: {name} {problem}")
-        scales = floats(f"{name}::scale")
+        codes, scales = read(found[f"{name}::codes"]), lazy.pop(f"{name}::scale")
+        problem = ternary.problem(codes, shape[0] * shape[1])
+        if not mx.isfinite(scales).all().item():
+            problem = "has a scale that is not finite"
+        if problem:
+            raise ValueError(f"{path}: {name} {problem}")
+        scales = scales.astype(dtype)
         parts = mx.array(ternary.to_codes(codes, *shape)), scales, -scales
         mx.eval(parts)
         base = name.removesuffix("weight")

@@ -41,12 +41,10 @@ def to_codes(packed: np.ndarray, rows: int, columns: int) -> np.ndarray:
     return words.reshape(-1)[: rows * columns * BITS // 32].reshape(rows, -1)
 
 
-def problem(packed: np.ndarray, scales: np.ndarray, weights: int) -> str:
-    """What is wrong with one tensor of so many weights, its scales as bit patterns of bf16; "" where nothing is."""
+def problem(packed: np.ndarray, weights: int) -> str:
+    """What is wrong with the bytes of so many weights; "" where nothing is."""
     if (largest := packed.max()) > LARGEST:
         return f"has a byte {largest}: five base-3 digits are at most {LARGEST}"
     if packed[-1] >= 3 ** (weights % DIGITS or DIGITS):
         return "has digits after its last weight"
-    if (scales & 0x7F80 == 0x7F80).any():
-        return "has a scale that is not finite"
     return ""
