@@ -1,7 +1,7 @@
 """KittenTTS 2's language model at its true shapes, on random ternary weights: load, memory, milliseconds a token.
 
   python -m benchmarks.kitten make DIR [--layers N]
-  python -m benchmarks.kitten time DIR [--rows 1 2 8] [--tokens N] [--rounds N] [--prompt N]
+  python -m benchmarks.kitten time DIR [--rows 1 2 8] [--tokens N] [--rounds N] [--prompt N] [--compiled]
                                     [--kittenml FOLDER [--dtype float32]]
 
 FOLDER is where kittenml's own package lies, unpacked (`pip download --no-deps kittenml==0.9.6`): its MLX modules are
@@ -77,7 +77,7 @@ def fill(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> mx.arra
     return (mx.random.normal(shape, key=mx.random.key(len(name))) * 0.02).astype(mx.bfloat16)
 
 
-def ours(directory: Path, rows: list[int], length: int) -> dict[str, Callable[[int], None]]:
+def ours(directory: Path, rows: list[int], length: int, compiled: bool) -> dict[str, Callable[[int], None]]:
     """Case -> what draws so many tokens for each of its rows; prints what loading and a prompt take."""
     args, ids, path = read_args(directory)
     began_s = time.perf_counter()
@@ -95,14 +95,14 @@ def ours(directory: Path, rows: list[int], length: int) -> dict[str, Callable[[i
 
     def case(words: Vocabulary, count: int) -> Callable[[int], None]:
         def run(tokens: int) -> None:
-            batch = Batch.start(model, words, past, SETTINGS, 0)
+            batch = Batch.start(words, past, SETTINGS, 0)
             for seed in range(1, count):
-                batch.join(Batch.start(model, words, past, SETTINGS, seed))
+                batch.join(Batch.start(words, past, SETTINGS, seed))
             batch.run(tokens)
 
         return run
 
-    speech, everything = (Vocabulary(model, ids, only) for only in (True, False))
+    speech, everything = (Vocabulary(model, ids, only, compiled) for only in (True, False))
     cases = {"1 row, all of the vocabulary": case(everything, 1)}
     return cases | {f"{count} row{'s' * (count > 1)}, speech only": case(speech, count) for count in rows}
 
@@ -169,13 +169,14 @@ def main() -> None:
     p.add_argument("--tokens", type=int, default=25)
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--prompt", type=int, default=PROMPT)
+    p.add_argument("--compiled", action="store_true", help="each step as one graph")
     p.add_argument("--kittenml", type=Path)
     p.add_argument("--dtype", default="bfloat16")
     a = p.parse_args()
     if a.what == "make":
         make(a.directory, a.layers)
         return
-    cases = ours(a.directory, a.rows, a.prompt)
+    cases = ours(a.directory, a.rows, a.prompt, a.compiled)
     if a.kittenml:
         cases = {f"kittenml, {a.dtype}": theirs(a.directory, a.kittenml, a.dtype, a.prompt)} | cases
     measure(cases, a.tokens, a.rounds)

@@ -123,7 +123,8 @@ class RowFault(Exception):
 class ModelError(Exception):
     """The model cannot be opened: the message names the file, what is wrong and what to do.
 
-    `code` is of protocol.errors: no such model is here (no_model), or it is not as it must be (model).
+    `code` is of protocol.errors: no such model is here (no_model), it is not as it must be (model), or what it needs
+    beside itself is not installed (no_extra).
     """
 
     def __init__(self, message: str, code: str = "model"):

@@ -75,6 +75,7 @@ ERRORS = {
     "slow": Entry(IO_ERROR, "the reader of the speech did not take it for 10 s"),
     "no_model": Entry(NO_INPUT, "`misoctl list` shows the models that are here"),
     "model": Entry(SOFTWARE, "`misoctl status` says which file; mend or remove it"),
+    "no_extra": Entry(UNAVAILABLE, "run it in the environment that miso is installed in, then say it again"),
     "no_voice": Entry(NO_INPUT, "`misoctl voices` shows those that are here"),
     "voice_exists": Entry(CANT_CREATE, "choose another name, or --replace it"),
     "bad_voice": Entry(BAD_DATA, "learn it again, from 1 to 30 s and with the model that is to speak it"),

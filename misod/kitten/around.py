@@ -51,7 +51,7 @@ class KittenML:
 
     def __init__(self, on_mac_gpu: bool):
         if importlib.util.find_spec("kittenml") is None:
-            raise ModelError(f"the kitten engine needs the package kittenml: {INSTALL}")
+            raise ModelError(f"the kitten engine needs the package kittenml: {INSTALL}", "no_extra")
         os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported, which this does
         from huggingface_hub.errors import LocalEntryNotFoundError
         from kittenml.kittentts2 import text
@@ -62,7 +62,7 @@ class KittenML:
             self._codec = S3Codec(device="mps" if on_mac_gpu else "cpu")
         except LocalEntryNotFoundError:
             cure = f"hf download {CODEC_REPO} {CODEC_FILE}"
-            raise ModelError(f"kitten's codec is not here: {cure}") from None
+            raise ModelError(f"kitten's codec is not here: {cure}", "no_extra") from None
 
     def normalise(self, text: str) -> str:
         return self._text.normalize_text(text)

@@ -6,6 +6,7 @@ for many tokens. Rows may join and leave between those.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import mlx.core as mx
 import numpy as np
@@ -43,10 +44,11 @@ class Vocabulary:
     """What may be drawn, numbered from 0 to `size`: all, as the reference has it, or speech and its ends only.
 
     The reference draws text too, now and then, feeds it back, and leaves it out of the sound. Without it the head is
-    a twenty-fourth of the true size, which is half of all that a step reads.
+    a twenty-fourth of the true size, which is half of all that a step reads. `compiled`: the step is one graph of
+    fused kernels, built anew for each number of rows and capacity; on a CPU that takes g++ half a minute.
     """
 
-    def __init__(self, model: Model, tokens: Tokens, speech_only: bool):
+    def __init__(self, model: Model, tokens: Tokens, speech_only: bool, compiled: bool = False):
         embedding, V = model.model.embed_tokens.weight, model.args.vocab_size
         table = np.arange(V)
         if speech_only:
@@ -60,6 +62,9 @@ class Vocabulary:
             self.tokens = Tokens(0, tokens.num_audio_tokens, size, size - 2, size, size, size, size - 1)
         self._head = (embedding[self.table] if speech_only else embedding).astype(model.dtype)
         mx.eval(self.table, self._head)
+        self.step = partial(step, model, self)
+        if compiled:
+            self.step = mx.compile(self.step)
 
     def own(self, ids: np.ndarray) -> mx.array:
         return mx.array(self._own[ids])
@@ -72,11 +77,11 @@ class Vocabulary:
 class Batch:
     """B rows. `capacity` positions are there for each, and more when they are needed."""
 
-    def __init__(self, model: Model, words: Vocabulary, rows: dict):
-        self._model, self._words, self._rows = model, words, rows
+    def __init__(self, words: Vocabulary, rows: dict):
+        self._words, self._rows = words, rows
 
     @classmethod
-    def start(cls, model: Model, words: Vocabulary, past: Past, settings: Settings, seed: int) -> "Batch":
+    def start(cls, words: Vocabulary, past: Past, settings: Settings, seed: int) -> "Batch":
         """One row, whose prompt is `past`."""
         ids = np.array(past.ids, np.int32)
         length, capacity = len(ids), past.keys[0].shape[2]
@@ -92,7 +97,7 @@ class Batch:
             "finite": mx.array([True]),
             "how": settings.arrays(words.size, length),
         }
-        return cls(model, words, rows)
+        return cls(words, rows)
 
     @classmethod
     def of(cls, batches: Sequence["Batch"]) -> "Batch":
@@ -107,7 +112,7 @@ class Batch:
         if len(self) == 1:
             return [self]
         parts = [tree_map(lambda a, i=i: a[i : i + 1], self._rows) for i in range(len(self))]
-        return [Batch(self._model, self._words, rows) for rows in parts]
+        return [Batch(self._words, rows) for rows in parts]
 
     def __len__(self) -> int:
         return len(self._rows["length"])
@@ -140,7 +145,7 @@ class Batch:
 
     def _step(self) -> mx.array:
         """Tokens (B,), in flight."""
-        self._rows, token = step(self._model, self._words, self._rows)
+        self._rows, token = self._words.step(self._rows)
         mx.async_eval(token, [array for _, array in tree_flatten(self._rows)])
         return token
 

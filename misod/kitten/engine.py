@@ -190,7 +190,7 @@ class KittenEngine:
             style.temperature, style.top_k, style.top_p, style.min_p, repetition_window=self.manner.window
         )
         seed = (row.say.seed + len(row.spoken)) % 2**64  # a piece's draws are its own
-        row.batch = Batch.start(self.model, self.words, past, settings, seed)
+        row.batch = Batch.start(self.words, past, settings, seed)
         spent = 0 if single else len(piece) / CHARACTERS_HZ * TOKEN_HZ * SLACK
         row.most, row.ids = max(LEAST_TOKENS, int(spent)) if spent else 1000, []
         if row.say.max_seconds:
@@ -238,7 +238,7 @@ class KittenEngine:
     def _warm_up(self) -> None:
         """Build the kernels, read the default voice, and see how many tokens a step may draw."""
         past = read(self.model, self.ids.text(self._encode("Warm up.")), past=self._voice_past(self.voices[0]))
-        batch = Batch.start(self.model, self.words, past, Settings(), 0)
+        batch = Batch.start(self.words, past, Settings(), 0)
         batch.run(1)
         began_s = time.monotonic()
         batch.run(2)

@@ -58,7 +58,7 @@ def test_the_real_daemon_without_the_extra_names_the_command(kitten):
         (home.path / "models" / "kitten").symlink_to(kitten.path / "models" / "kitten")
         home.nano()
         done = home.misoctl("say", "-o", str(home.path / "c.wav"), "--model", "kitten", "Hello.")
-        assert done.returncode == errors.SOFTWARE
+        assert done.returncode == errors.UNAVAILABLE
         *progress, line = done.stderr.strip().splitlines()
         assert "pip install 'miso-speech[kitten]'" in line and progress == ["misoctl: loading the model"]
     finally:

@@ -124,7 +124,7 @@ def test_every_layer_of_a_prompt_is_the_references(model):
 @pytest.mark.parametrize("case", ["full", "no_ref"])
 def test_logits_and_greedy_tokens_are_the_references(model, everything, pasts, case):
     want, ids = golden("lm"), known_ids()
-    batch = Batch.start(model, everything, pasts[case], GREEDY, seed=0)
+    batch = Batch.start(everything, pasts[case], GREEDY, seed=0)
     for step in range(5):
         logits = np.array(batch._rows["logits"])[0, ids]
         np.testing.assert_allclose(logits, want[f"{case}_logits"][step], rtol=0, atol=LOGITS_ATOL)
@@ -133,7 +133,7 @@ def test_logits_and_greedy_tokens_are_the_references(model, everything, pasts, c
 
 
 def test_tokens_after_all_processors_are_the_references(model, everything, pasts):
-    batch = Batch.start(model, everything, pasts["full"], Settings(temperature=0, **PIPELINE), seed=0)
+    batch = Batch.start(everything, pasts["full"], Settings(temperature=0, **PIPELINE), seed=0)
     np.testing.assert_array_equal(spoken(batch, 40)[0], golden("lm")["pipeline_tokens"])
 
 
@@ -184,7 +184,7 @@ def test_rows_that_join_and_leave_say_what_they_say_alone(model, everything, pas
 
     def start(i: int) -> Batch:
         name, settings, seed = rows[i]
-        return Batch.start(model, everything, pasts[name], settings, seed)
+        return Batch.start(everything, pasts[name], settings, seed)
 
     alone = [spoken(start(i), 30)[0] for i in range(3)]
     batch, pair = start(0), start(1)
@@ -200,15 +200,22 @@ def test_rows_that_join_and_leave_say_what_they_say_alone(model, everything, pas
     np.testing.assert_array_equal(np.concatenate([all_three[2], two[0]]), alone[2][:20])
 
 
-def test_a_seed_is_one_reading_and_another_seed_another(model, everything, pasts):
-    first, again, other = (
-        spoken(Batch.start(model, everything, pasts["full"], LIVELY, seed), 12) for seed in (3, 3, 4)
+@pytest.mark.slow  # g++ builds its kernels for half a minute
+def test_a_compiled_step_draws_the_same(model, tokens, pasts):
+    plain, compiled = (
+        spoken(Batch.start(Vocabulary(model, tokens, False, each), pasts["full"], LIVELY, seed=2), 20)
+        for each in (False, True)
     )
+    np.testing.assert_array_equal(plain, compiled)
+
+
+def test_a_seed_is_one_reading_and_another_seed_another(model, everything, pasts):
+    first, again, other = (spoken(Batch.start(everything, pasts["full"], LIVELY, seed), 12) for seed in (3, 3, 4))
     assert first.tobytes() == again.tobytes() and first.tobytes() != other.tobytes()
 
 
 def test_more_positions_than_were_there_change_nothing(model, everything, pasts):
-    grown, roomy = (Batch.start(model, everything, pasts["full"], LIVELY, seed=1) for _ in range(2))
+    grown, roomy = (Batch.start(everything, pasts["full"], LIVELY, seed=1) for _ in range(2))
     roomy._reserve(3 * BLOCK)
     assert grown.capacity == BLOCK
     np.testing.assert_array_equal(spoken(grown, 150, 150), spoken(roomy, 300))
@@ -217,19 +224,19 @@ def test_more_positions_than_were_there_change_nothing(model, everything, pasts)
 
 def test_a_voice_that_was_read_is_read_on_from_as_often_as_one_likes(model, everything):
     ids, row = PROMPTS["prompts"]["full"], speaker_row(model)
-    whole = spoken(Batch.start(model, everything, read(model, ids, row), LIVELY, seed=1), 12)
+    whole = spoken(Batch.start(everything, read(model, ids, row), LIVELY, seed=1), 12)
     voice = read(model, ids[:29], row)
     for _ in range(2):
         past = read(model, ids[29:], past=voice)
         assert past.ids == tuple(ids)
-        np.testing.assert_array_equal(spoken(Batch.start(model, everything, past, LIVELY, seed=1), 12), whole)
+        np.testing.assert_array_equal(spoken(Batch.start(everything, past, LIVELY, seed=1), 12), whole)
 
 
 def test_a_row_ends_where_its_end_is_drawn_and_the_others_go_on(model, tokens, pasts):
     said = golden("lm")["full_tokens"]
     ending = Vocabulary(model, replace(tokens, stop_id=int(said[7])), speech_only=False)
-    batch = Batch.start(model, ending, pasts["full"], GREEDY, seed=0)
-    batch.join(Batch.start(model, ending, pasts["no_ref"], GREEDY, seed=0))
+    batch = Batch.start(ending, pasts["full"], GREEDY, seed=0)
+    batch.join(Batch.start(ending, pasts["no_ref"], GREEDY, seed=0))
     ours, others = spoken(batch, 5, 15)
     np.testing.assert_array_equal(ours, [*said[:7], *[-1] * 13])
     np.testing.assert_array_equal(others, golden("lm")["no_ref_tokens"][:20])
@@ -250,7 +257,7 @@ def test_speech_alone_is_drawn_where_text_has_no_part(model, repository, pasts):
     np.testing.assert_allclose(
         np.array(speech.logits(hidden))[0], np.array(everything.logits(hidden))[0, table], rtol=0, atol=1e-5
     )
-    drawn = spoken(Batch.start(model, speech, pasts["full"], Settings(temperature=5.0), seed=2), 30)
+    drawn = spoken(Batch.start(speech, pasts["full"], Settings(temperature=5.0), seed=2), 30)
     assert drawn.min() >= tokens.audio_id_base and drawn.max() < tokens.audio_id_end
     assert len(set(drawn[0])) > 20
 
@@ -259,7 +266,7 @@ def test_penalties_hold_for_speech_alone_as_for_all(model, repository, pasts):
     """Greedy, so text is out of the way wherever it is not the likeliest: the golden draws none in `full`."""
     tokens = read_args(repository)[1]
     batch = Batch.start(
-        model, Vocabulary(model, tokens, speech_only=True), pasts["full"], Settings(temperature=0, **PIPELINE), seed=0
+        Vocabulary(model, tokens, speech_only=True), pasts["full"], Settings(temperature=0, **PIPELINE), seed=0
     )
     want = golden("lm")["pipeline_tokens"]
     until = next((i for i, t in enumerate(want) if not tokens.audio_id_base <= t < tokens.audio_id_end), len(want))
@@ -275,8 +282,8 @@ def test_draws_are_in_the_proportion_of_their_chances():
 
 
 def test_logits_that_are_not_finite_are_told_of_their_row_alone(model, everything, pasts):
-    batch = Batch.start(model, everything, replace(pasts["full"], hidden=pasts["full"].hidden * mx.nan), GREEDY, 0)
-    batch.join(Batch.start(model, everything, pasts["no_ref"], GREEDY, 0))
+    batch = Batch.start(everything, replace(pasts["full"], hidden=pasts["full"].hidden * mx.nan), GREEDY, 0)
+    batch.join(Batch.start(everything, pasts["no_ref"], GREEDY, 0))
     assert batch.run(2)[1].tolist() == [False, True]
 
 
