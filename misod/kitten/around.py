@@ -42,8 +42,8 @@ class Around(Protocol):
     def tagged(self, text: str) -> bool:
         """Whether there are expression tags in it."""
 
-    def sound(self, voice: Voice, tokens: list[int]) -> np.ndarray:
-        """pcm (n,) float32 at SAMPLE_RATE."""
+    def sound(self, voice: Voice, tokens: list[int], seed: int) -> np.ndarray:
+        """pcm (n,) float32 at SAMPLE_RATE. Called on a thread of the engine's, one call at a time."""
 
 
 class KittenML:
@@ -53,11 +53,12 @@ class KittenML:
         if importlib.util.find_spec("kittenml") is None:
             raise ModelError(f"the kitten engine needs the package kittenml: {INSTALL}", "no_extra")
         os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported, which this does
+        import torch
         from huggingface_hub.errors import LocalEntryNotFoundError
         from kittenml.kittentts2 import text
         from kittenml.kittentts2.vocoder import S3Codec
 
-        self._text = text
+        self._text, self._torch = text, torch
         try:
             self._codec = S3Codec(device="mps" if on_mac_gpu else "cpu")
         except LocalEntryNotFoundError:
@@ -70,7 +71,8 @@ class KittenML:
     def tagged(self, text: str) -> bool:
         return self._text.has_expression_tag(text)
 
-    def sound(self, voice: Voice, tokens: list[int]) -> np.ndarray:
+    def sound(self, voice: Voice, tokens: list[int], seed: int) -> np.ndarray:
+        self._torch.manual_seed(seed)  # the flow begins with noise
         pcm = self._codec.decode(self._codec.reference_conditioning(voice.recording), tokens)
         return np.zeros(0, np.float32) if pcm is None else np.asarray(pcm, np.float32)
 

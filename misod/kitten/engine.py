@@ -1,14 +1,18 @@
 """Engine two behind the daemon's interface: rows draw tokens together; a piece of text is heard once it is whole.
 
-The S3 codec makes sound of a whole piece only. So the first piece is a short one, and each step draws as many tokens
-as take about STEP_S: rows join and leave between steps.
+The S3 codec makes sound of a whole piece only, and takes seconds where there is no GPU. So the first piece is a short
+one, and sound is made on a thread of its own, which touches no mlx, while the next piece is drawn. A step draws as
+many tokens as take about STEP_S: rows join and leave between steps.
 """
 
 import gc
 import hashlib
 import json
+import math
 import time
+from collections import deque
 from collections.abc import Generator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +33,8 @@ from misod.style import Style, chosen
 from misod.weights.check import naming
 
 STEP_S, STEP_TOKENS = 0.3, 25
+WAIT_S = 0.05  # for sound, where there is nothing to draw
+AHEAD = 2  # pieces of a row that are drawn and not yet heard
 CHARACTERS_HZ, SLACK, LEAST_TOKENS = 20.0, 1.8, 200  # a piece's speech is cut at what it could plausibly take
 KEPT_VOICES = 4  # whose prompts stay read
 POOL_BYTES = 512 << 20  # freed buffers that MLX may keep
@@ -58,11 +64,16 @@ class KittenRow(Row):
     unspoken: list[str] = field(default_factory=list)  # pieces after the one that is spoken
     own: Voice | None = None
     emotion: list[int] = field(default_factory=list)
-    batch: Batch | None = None  # of this row alone
+    batch: Batch | None = None  # of this row alone; None: all is drawn
     ids: list[int] = field(default_factory=list)  # drawn for this piece
     most: int = 0  # ids of this piece
+    drawn: int = 0  # ids of the pieces before it
+    sounds: deque[tuple[Future, bool]] = field(
+        default_factory=deque
+    )  # pieces in the making, and whether it is the last
     seams: Seams | None = None
     flaw: str = ""  # cap: a piece that did not end of itself
+    fault: str = ""  # the row cannot go on
 
 
 class KittenEngine:
@@ -86,6 +97,7 @@ class KittenEngine:
         self.around, self.info, self.max_rows = around, info, max_rows
         self.words = Vocabulary(model, ids, speech_only=True)
         self._read: dict[str, Past] = {}  # by voice, the least recently used first
+        self._sounder = ThreadPoolExecutor(1, "sound")
         self._step_tokens = 1
 
     @classmethod
@@ -137,16 +149,16 @@ class KittenEngine:
         return row
 
     def step(self, rows: list[KittenRow]) -> list[Chunk | Fault]:
-        batch = Batch.of([row.batch for row in rows])
-        drawn, finite = batch.run(self._step_tokens)
-        for row, part in zip(rows, batch.split(), strict=True):
-            row.batch = part
-        return [
-            self._settle(row, tokens) if good else Fault("logits were not finite")
-            for row, tokens, good in zip(rows, drawn.tolist(), finite, strict=True)
-        ]
+        drawing = [row for row in rows if row.batch and len(row.sounds) < AHEAD]
+        if drawing:
+            self._draw(drawing)
+        else:
+            wait([row.sounds[0][0] for row in rows], WAIT_S, FIRST_COMPLETED)
+        return [self._heard(row) for row in rows]
 
     def release(self, row: KittenRow) -> None:
+        for sound, _ in row.sounds:
+            sound.cancel()
         row.batch = None
 
     def forget(self, digest: str) -> None:
@@ -156,6 +168,7 @@ class KittenEngine:
         return Memory(mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory())
 
     def close(self) -> None:
+        self._sounder.shutdown(cancel_futures=True)
         self._read.clear()
         self.model = self.words = self.around = None
         gc.collect()
@@ -189,34 +202,51 @@ class KittenEngine:
         settings = Settings(
             style.temperature, style.top_k, style.top_p, style.min_p, repetition_window=self.manner.window
         )
-        seed = (row.say.seed + len(row.spoken)) % 2**64  # a piece's draws are its own
-        row.batch = Batch.start(self.words, past, settings, seed)
-        spent = 0 if single else len(piece) / CHARACTERS_HZ * TOKEN_HZ * SLACK
-        row.most, row.ids = max(LEAST_TOKENS, int(spent)) if spent else 1000, []
+        row.batch = Batch.start(self.words, past, settings, _seed(row))
+        row.most = 1000 if single else max(LEAST_TOKENS, int(len(piece) / CHARACTERS_HZ * TOKEN_HZ * SLACK))
         if row.say.max_seconds:
-            left_s = row.say.max_seconds - row.seams.samples / SAMPLE_RATE
-            row.most = min(row.most, max(1, int(left_s * TOKEN_HZ)))
+            row.most = min(row.most, math.ceil(row.say.max_seconds * TOKEN_HZ) - row.drawn)
+        row.ids = []
         row.spoken.append(piece)
 
-    def _settle(self, row: KittenRow, drawn: list[int]) -> Chunk | Fault:
-        """Goes on, goes on to its next piece, or ends."""
-        ended = -1 in drawn
-        row.ids += drawn[: drawn.index(-1)] if ended else drawn
-        if not ended and len(row.ids) < row.most:
-            return Chunk(np.zeros(0, np.float32))
-        if not ended or len(row.ids) > row.most:
-            row.flaw = "cap"
-        tokens = self.ids.speech(row.ids[: row.most])
+    def _draw(self, rows: list[KittenRow]) -> None:
+        """Some tokens for each; a piece that is whole goes to be sounded, and the next is begun."""
+        batch = Batch.of([row.batch for row in rows])
+        drawn, finite = batch.run(self._step_tokens)
+        for row, own, tokens, good in zip(rows, batch.split(), drawn.tolist(), finite, strict=True):
+            row.batch = own
+            row.fault = "" if good else "logits were not finite"
+            ended = -1 in tokens
+            row.ids += tokens[: tokens.index(-1)] if ended else tokens
+            if not row.fault and (ended or len(row.ids) >= row.most):
+                row.flaw = row.flaw if ended and len(row.ids) <= row.most else "cap"
+                self._sound(row, self.ids.speech(row.ids[: row.most]))
+
+    def _sound(self, row: KittenRow, tokens: list[int]) -> None:
+        row.drawn += min(len(row.ids), row.most)
         if not tokens:
-            return Fault("the model ended before it made a sound")
+            row.fault = "the model ended before it made a sound"
+            return
+        if row.say.max_seconds and row.unspoken and row.drawn >= row.say.max_seconds * TOKEN_HZ:
+            row.unspoken, row.flaw = [], "cap"
+        sound = self._sounder.submit(self.around.sound, row.own, tokens, _seed(row))
+        row.sounds.append((sound, not row.unspoken))
+        row.batch = None
+        if row.unspoken:
+            self._begin(row)
+
+    def _heard(self, row: KittenRow) -> Chunk | Fault:
+        """What there is to hear of the row since the step before."""
+        if row.fault:
+            return Fault(row.fault)
+        parts, end = [np.zeros(0, np.float32)], None
         most = row.say.max_seconds and int(row.say.max_seconds * SAMPLE_RATE)
-        pcm = row.seams.join(self.around.sound(row.own, tokens), last=not row.unspoken, most=most)
-        if row.seams.samples == most:
-            return Chunk(pcm, "cap")
-        if not row.unspoken:
-            return Chunk(pcm, row.flaw or "eos")
-        self._begin(row)
-        return Chunk(pcm)
+        while row.sounds and row.sounds[0][0].done() and not end:
+            sound, last = row.sounds.popleft()
+            parts.append(row.seams.join(sound.result(), last, most))
+            if last or row.seams.samples == most:
+                end = "cap" if row.seams.samples == most else row.flaw or "eos"
+        return Chunk(np.concatenate(parts), end)
 
     def _voice_past(self, voice: Voice) -> Past:
         """What every prompt of the voice begins with, read once."""
@@ -245,6 +275,11 @@ class KittenEngine:
         self._step_tokens = max(1, min(STEP_TOKENS, int(STEP_S * 2 / (time.monotonic() - began_s))))
         mx.clear_cache()
         mx.reset_peak_memory()
+
+
+def _seed(row: KittenRow) -> int:
+    """Of what is drawn, or sounded, next: no two are the same."""
+    return (row.say.seed + len(row.spoken)) % 2**63
 
 
 def _backend() -> str:

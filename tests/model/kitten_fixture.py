@@ -74,7 +74,7 @@ class Double:
     def tagged(self, text: str) -> bool:
         return "[joyful]" in text
 
-    def sound(self, voice: Voice, tokens: list[int]) -> np.ndarray:
+    def sound(self, voice: Voice, tokens: list[int], seed: int) -> np.ndarray:
         self.heard.append(tokens)
         time = np.arange(TOKEN) / SAMPLE_RATE
         return np.concatenate([0.3 * np.sin(2 * np.pi * (100 + t) * time) for t in tokens]).astype(np.float32)

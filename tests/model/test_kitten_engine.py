@@ -56,16 +56,16 @@ def test_a_long_text_with_tags_is_spoken_piece_by_piece_to_its_end(kitten):
     assert len(LONG) > 500
     kitten.around.heard.clear()
     row = kitten.prefill(Say(text=LONG, seed=1))
-    pcm, first_s = [], None
+    pcm, first = [], None
     while True:
         (chunk,) = kitten.step([row])
         pcm.append(chunk.pcm)
-        if len(chunk.pcm) and first_s is None:
-            first_s = len(row.spoken)
+        if len(chunk.pcm) and first is None:
+            first = len(row.spoken)
         if chunk.end:
             break
     total, heard = np.concatenate(pcm), sum(map(len, kitten.around.heard))
-    assert first_s == 2 and len(row.spoken) == len(kitten.around.heard) > 2  # the first was heard as the second began
+    assert first < len(row.spoken) == len(kitten.around.heard) > 2  # the first was heard while others were drawn
     assert " ".join(row.spoken) == LONG.replace("$12.50", "twelve dollars fifty").strip()
     assert np.isfinite(total).all() and 0.2 < np.abs(total).max() < 0.31
     gaps = int(0.16 * SAMPLE_RATE) * (len(row.spoken) - 1)
