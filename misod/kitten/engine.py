@@ -27,7 +27,7 @@ from misod.kitten.load import load_model, read_args
 from misod.kitten.model import Model
 from misod.kitten.sampling import Settings
 from misod.kitten.seams import Seams
-from misod.kitten.text import pieces, without_marks
+from misod.kitten.text import FIRST, pieces, without_marks
 from misod.kitten.tokens import Tokens
 from misod.style import Style, chosen
 from misod.weights.check import naming
@@ -49,6 +49,7 @@ class Manner:
     window: int | None  # of the repetition penalty
     emotion: str  # the control that goes before a text with expression tags; "": none
     use_recording: bool  # in a prompt, beside the speaker's embedding
+    longest: int  # characters of a piece
 
     @classmethod
     def from_dict(cls, config: dict) -> "Manner":
@@ -56,7 +57,10 @@ class Manner:
         presets = {name: Style(**preset) for name, preset in config["decode_presets"].items()}
         presets["natural"] = presets[config.get("default_preset", "stable")]
         window, emotion = how.get("repetition_window"), how.get("emotion_control") or ""
-        return cls(presets, window, emotion, how.get("use_reference_prompt", True))
+        longest = how.get("chunk_chars", 380)
+        if longest < FIRST:
+            raise ValueError(f"pieces of {longest} characters: {FIRST} is the least")
+        return cls(presets, window, emotion, how.get("use_reference_prompt", True), longest)
 
 
 @dataclass
@@ -133,7 +137,7 @@ class KittenEngine:
     def prefill(self, say: Say) -> KittenRow:
         self._refuse(say)
         text = without_marks(say.text) if say.normalize else say.text
-        unspoken = pieces(self.around.normalise(text) if say.normalize else text)
+        unspoken = pieces(self.around.normalise(text) if say.normalize else text, self.manner.longest)
         if not unspoken:
             raise RowFault(f"{self.info.model} has nothing to say in this text")
         tagged = self.manner.emotion and self.around.tagged(say.text)

@@ -6,7 +6,7 @@ from misod.text.sentences import bounds
 from misod.text.tracked import Tracked
 from protocol.messages import speakable
 
-LONGEST, FIRST, LEAST = 380, 150, 60  # characters
+FIRST, LEAST = 150, 60  # characters
 
 
 def without_marks(text: str) -> str:
@@ -15,18 +15,20 @@ def without_marks(text: str) -> str:
     return " ".join(ended(line.words()).text for line in lines if speakable(line.text))
 
 
-def pieces(spoken: str) -> list[str]:
-    """Sentences packed to at most LONGEST characters, the first to FIRST so that it is heard soon.
+def pieces(spoken: str, longest: int) -> list[str]:
+    """Sentences packed to at most `longest` characters, the first to FIRST so that it is heard soon.
 
     Longer ones read as rushed, and below LEAST the model does not come to an end: such a one joins its neighbour.
     """
-    parts: list[str] = []
+    spoken, parts = spoken.strip(), []
+    if spoken[-1:].isalnum():
+        spoken += "."
     for start, end in bounds(spoken):
-        limits = Limits(1_000_000, LONGEST if parts else FIRST)
+        limits = Limits(1_000_000, longest if parts else FIRST)
         parts += [_closed(part.text) for part in cut(Tracked.of(spoken[start:end].strip()), limits)]
     packed: list[str] = []
     for part in filter(speakable, parts):
-        most = LONGEST if len(packed) > 1 else FIRST
+        most = longest if len(packed) > 1 else FIRST
         if packed and (len(packed[-1]) + len(part) < most or len(packed[-1]) < LEAST):
             packed[-1] += " " + part
         else:

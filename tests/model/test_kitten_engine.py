@@ -17,7 +17,7 @@ from misod.engine import Chunk, ModelError, RowFault, Say, open_engine
 from misod.kitten.around import SAMPLE_RATE
 from misod.kitten.engine import KittenEngine
 from misod.kitten.seams import Seams
-from misod.kitten.text import FIRST, LONGEST, pieces, without_marks
+from misod.kitten.text import FIRST, pieces, without_marks
 from misod.voices import Voice as Learned
 from tests.model.kitten_fixture import TOKEN, Double, make_repository
 
@@ -155,11 +155,12 @@ def test_a_broken_repository_is_one_line_that_names_the_file(repository, tmp_pat
 
 def test_pieces_are_sentences_the_first_one_short_and_none_too_short():
     text = "It began to rain. " * 40 + "A sentence of very many words, " * 20 + "that ends. Yes."
-    made = pieces(text)
-    assert len(made[0]) < FIRST and all(len(piece) < LONGEST + 60 for piece in made)
+    made = pieces(text, 300)
+    assert len(made[0]) < FIRST and all(len(piece) < 300 + 60 for piece in made)
     assert all(len(piece) >= 60 for piece in made)
     assert " ".join(made) == text
-    assert pieces("Yes.") == ["Yes."] and pieces("...") == []
+    assert pieces("Yes", 300) == ["Yes."] and pieces("...", 300) == []
+    assert all(part[-1] in ",." for part in pieces("many words without any mark " * 40, 300))
 
 
 def test_markdown_is_no_asterisk_and_tags_stay():
