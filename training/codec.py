@@ -15,9 +15,9 @@ CONFIG = {
     "frame_rate": 12.5,
     "seanet": {
         "channels": 1,
-        "dimension": 160,
+        "dimension": 192,
         "causal": True,
-        "n_filters": 20,
+        "n_filters": 24,
         "n_residual_layers": 1,
         "activation": "ELU",
         "compress": 2,
@@ -31,9 +31,9 @@ CONFIG = {
         "ratios": [8, 6, 5, 4],
         "true_skip": True,
     },
-    "quantizer": {"dimension": 32, "n_q": 8, "bins": 512, "input_dimension": 160, "output_dimension": 160},
+    "quantizer": {"dimension": 32, "n_q": 16, "bins": 512, "input_dimension": 192, "output_dimension": 192},
     "transformer": {
-        "d_model": 160,
+        "d_model": 192,
         "num_heads": 4,
         "num_layers": 2,
         "causal": True,
@@ -45,8 +45,8 @@ CONFIG = {
         "norm": "layer_norm",
         "positional_embedding": "rope",
         "dim_feedforward": 512,
-        "input_dimension": 160,
-        "output_dimensions": [160],
+        "input_dimension": 192,
+        "output_dimensions": [192],
     },
 }
 EMA, DEAD = 0.97, 0.05  # codebook averaging; a code used less than DEAD of its fair share is moved
@@ -190,6 +190,7 @@ class Codebook(nn.Module):
     def __init__(self, bins, Q):
         super().__init__()
         self.register_buffer("_initialized", torch.zeros(1))
+        self.started = False
         self.register_buffer("cluster_usage", torch.ones(bins))
         self.register_buffer("embedding_sum", torch.randn(bins, Q) * 0.1)
 
@@ -234,9 +235,10 @@ class ResidualQuantizer(nn.Module):
         flat = x.reshape(-1, x.shape[-1])
         rest, total, loss, codes = flat.detach(), 0.0, 0.0, []
         for book in self.codebooks():
-            if learn and not book._initialized:
+            if learn and not book.started:
                 book.move(torch.ones_like(book.cluster_usage, dtype=torch.bool), rest, 1.0)
                 book._initialized.fill_(1)
+                book.started = True
             code = book.nearest(rest)
             value = F.embedding(code, book.embedding())
             if learn:

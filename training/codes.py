@@ -9,9 +9,9 @@ BATCH_S = 600  # seconds of audio a batch, padding included
 
 @torch.inference_mode()
 def extract(model, store, autocast):
-    """Returns codes [N, K] int16, labels [N, 4] uint8 and frames: per item of the store its frame count, in item order.
+    """Returns codes [N, K] int16 and labels [N, 4] uint8, a row a frame, in the order of the store's items.
 
-    Each utterance is encoded from a clean start, in batches of like lengths; rows lie in the order of the items."""
+    Each utterance is encoded from a clean start, in batches of like lengths."""
     frames = [length // FRAME for *_, length in store.items]
     first = torch.tensor([0, *frames]).cumsum(0).tolist()
     codes = torch.zeros(first[-1], model.config["quantizer"]["n_q"], dtype=torch.int16, device=store.audio.device)
@@ -29,4 +29,4 @@ def extract(model, store, autocast):
         for b, i in enumerate(batch):
             codes[first[i] : first[i + 1]] = found[b, : frames[i]]
             labels[first[i] : first[i + 1]] = label[b, : frames[i]].to(torch.uint8)
-    return codes, labels, frames
+    return codes, labels

@@ -39,7 +39,8 @@ SHORT, LONG = 0.7, 1.4  # of the teacher's length: beyond them an utterance coun
 
 def load_voice(folder):
     model, codec = Model(), Mimi()
-    model.load_state_dict(dequantise(load_file(folder / "model.safetensors")))
+    quantization = json.loads((folder / "config.json").read_text()).get("quantization", {})
+    model.load_state_dict(dequantise(load_file(folder / "model.safetensors"), quantization))
     codec.load_state_dict({n: x.float() for n, x in load_file(folder / "codec/model.safetensors").items()})
     return model.eval(), codec.eval()
 
@@ -73,7 +74,8 @@ def speak(a):
     voice, start = Voice(a), time.time()
     codes, ended = voice.codes(a.text.read_text().splitlines(), a.speaker, a.seed)
     for i, c in enumerate(codes):
-        frames = c.clamp(max=511).T[None] if len(c) else torch.zeros(1, 8, 1, dtype=torch.long)
+        q = voice.codec.config["quantizer"]
+        frames = c.clamp(max=q["bins"] - 1).T[None] if len(c) else torch.zeros(1, q["n_q"], 1, dtype=torch.long)
         write(a.to / f"{i:03d}.wav", voice.codec.decode(frames)[0, 0].numpy())
     seconds = sum(map(len, codes)) / voice.config["frame_rate"]
     print(f"{a.to}: {seconds:.0f} s of speech in {time.time() - start:.0f} s, not ended {len(ended) - sum(ended)}")
@@ -176,7 +178,7 @@ def sheet(a):
     spectrum, rows = Spectrum(1024, 120, 240), []
     for path in a.wavs:
         wav = torch.from_numpy(wavfile.read(path)[1].astype(np.float32) / 32768)
-        rows.append(np.clip((spectrum(wav[None, None])[1][0].flip(0).numpy() + 6) / 10, 0, 1))
+        rows.append(np.clip((spectrum(wav[None, None])[1][0].flip(0).numpy() + 4) / 8, 0, 1))
     width = max(row.shape[1] for row in rows)
     rows = [np.pad(row, ((0, 6), (0, width - row.shape[1]))) for row in rows]
     Image.fromarray((np.vstack(rows) * 255).astype(np.uint8)).save(a.to)

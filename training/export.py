@@ -5,11 +5,8 @@
 FOLDER: config.json (with each speaker's loudness, training/loudness.py), model.safetensors, tokenizer.json,
 codec/config.json, codec/model.safetensors, and manifest.json with their digests (training/seal.py; run that again once
 a MODEL_CARD.md is written). The codec is fp16 under the published moshi names. The language model has torchtune's
-names; its 2-D weights are 8-bit in MLX's affine layout (mx.quantize, group_size 64): for X.weight [rows, n]
-  X.weight   uint32 [rows, n / 4]: four codes q each, the first in the lowest byte
-  X.scales   fp16 [rows, n / 64]
-  X.biases   fp16 [rows, n / 64]
-and weight = q * scale + bias, as mx.dequantize gives it. audio_head and the norms stay fp16. --dense: all fp16.
+names; its 2-D weights are as mx.quantize packs them, in 8 bits the depth decoder's, in 6 the others, in groups of 64
+with fp16 scales and biases; audio_head is transposed for it, (K-1, V, Dd). The norms stay fp16. --dense: all fp16.
 """
 
 import argparse
@@ -17,6 +14,8 @@ import json
 import pathlib
 import shutil
 
+import mlx.core as mx
+import numpy as np
 import torch
 from safetensors.torch import save_file
 
@@ -27,52 +26,47 @@ from training.loudness import add_loudness
 from training.seal import seal
 from training.text import MAX_CHARS, MAX_WORDS
 
-GROUP, BITS = 64, 8
+GROUP = 64
 DEFAULTS = {"temperature": 0.3, "top_k": 30}
 PRESETS = {"stable": {"temperature": 0.2, "top_k": 20}, "expressive": {"temperature": 0.6, "top_k": 60}}
 
 
-def quantise(w):
-    """w [rows, n] -> packed uint32, scales, biases, as mx.quantize(w, 64, 8) lays them out."""
-    rows, n = w.shape
-    groups = w.float().view(rows, n // GROUP, GROUP)
-    low, high = groups.amin(-1), groups.amax(-1)
-    scale = ((high - low) / (2**BITS - 1)).clamp(min=1e-7).half()
-    bias = low.half()
-    q = ((groups - bias.float()[..., None]) / scale.float()[..., None]).round().clamp(0, 2**BITS - 1)
-    return q.to(torch.uint8).view(rows, n).contiguous().view(torch.uint32), scale, bias
+def bits(name, x):
+    """In how many bits a tensor is stored; None: fp16. The depth decoder hears a lost bit first."""
+    if x.dim() < 2:
+        return None
+    return 8 if name.startswith(("decoder.", "projection.", "codebook0_head.", "audio_head")) else 6
 
 
-def dequantise(state):
-    """The inverse, for evaluation: a full fp32 state dict from an exported one."""
+def dequantise(state, quantization):
+    """The inverse of language_model, for evaluation: a full fp32 state dict."""
     out = {}
     for name, x in state.items():
-        if name.endswith((".scales", ".biases")):
-            continue
-        if x.dtype != torch.uint32:
+        base = name.removesuffix(".weight")
+        if base in quantization:
+            parts = (mx.array(state[f"{base}.{part}"].numpy()) for part in ("weight", "scales", "biases"))
+            dense = mx.dequantize(*parts, **quantization[base]).astype(mx.float32)
+            turned = base == "audio_head"
+            out[base if turned else name] = torch.from_numpy(np.array(dense.swapaxes(1, 2) if turned else dense))
+        elif not name.endswith((".scales", ".biases")):
             out[name] = x.float()
-        else:
-            base = name.removesuffix(".weight")
-            scale, bias = (state[f"{base}.{part}"].float().repeat_interleave(GROUP, 1) for part in ("scales", "biases"))
-            out[name] = x.view(torch.uint8).float() * scale + bias
     return out
 
 
 def language_model(state, dense):
-    out = {}
-    for name, x in state.items():
-        if dense or x.dim() != 2:
+    """What model.safetensors holds, and config.json's account of it: an entry a quantised tensor, without .weight."""
+    out, quantization = {}, {}
+    for name, x in sorted(state.items()):
+        if dense or not (how := bits(name, x)):
             out[name] = x.half().contiguous()
-        else:
-            base = name.removesuffix(".weight")
-            out[name], out[f"{base}.scales"], out[f"{base}.biases"] = quantise(x)
-    return out
-
-
-def quantization(state):
-    """config.json's account of language_model: one entry a quantised tensor, by its name without .weight."""
-    names = [name.removesuffix(".weight") for name, x in state.items() if x.dim() == 2]
-    return {name: {"bits": BITS, "group_size": GROUP} for name in sorted(names)}
+            continue
+        base = name.removesuffix(".weight")
+        quantization[base] = {"bits": how, "group_size": GROUP}
+        rows = x.swapaxes(1, 2) if base == "audio_head" else x  # a vocabulary of 515 makes no groups of 64
+        packed = mx.quantize(mx.array(rows.half().numpy()), **quantization[base])
+        for part, values in zip(("weight", "scales", "biases"), packed):
+            out[f"{base}.{part}"] = torch.from_numpy(np.array(values))
+    return out, quantization
 
 
 def codec(state):
@@ -114,12 +108,13 @@ def main():
         "context_segments": 1,
         "presets": PRESETS,
     }
-    if not a.dense:
-        config["quantization"] = quantization(weights)
-    write(a.to, language_model(weights, a.dense), config)
+    tensors, quantization = language_model(weights, a.dense)
+    if quantization:
+        config["quantization"] = quantization
+    write(a.to, tensors, config)
     write(a.to / "codec", codec(sound), {"mimi_config": CODEC})
     shutil.copy(a.tokenizer, a.to / "tokenizer.json")
-    seal(a.to, "fp16" if a.dense else "q8")
+    seal(a.to, "fp16" if a.dense else "mixed")
     add_loudness(a.to)
     for path in sorted(a.to.rglob("*.*")):
         print(path.relative_to(a.to), path.stat().st_size)

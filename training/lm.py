@@ -23,11 +23,11 @@ ROPE = {
 }
 CONFIG = {
     "backbone": {
-        "num_layers": 7,
-        "num_heads": 5,
-        "num_kv_heads": 1,
-        "embed_dim": 320,
-        "intermediate_dim": 768,
+        "num_layers": 8,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "embed_dim": 256,
+        "intermediate_dim": 704,
         "head_dim": 64,
         **ROPE,
     },
@@ -42,7 +42,7 @@ CONFIG = {
     },
     "text_vocab_size": 512,
     "audio_vocab_size": 515,
-    "audio_num_codebooks": 8,
+    "audio_num_codebooks": 16,
 }
 
 

@@ -10,6 +10,7 @@ from training.store import RATE
 
 SCALES = [(2048, 160), (1024, 100), (512, 64), (256, 32)]  # STFT size in samples, mel bands; the hop is a quarter
 SYMBOLS = 178  # Kokoro's, 0 is silence
+FLOOR = 2e-5  # times the STFT size: a mel magnitude 63 dB below the loudest counts as silence
 
 
 def mel_bank(size, bands):
@@ -34,7 +35,7 @@ class Spectrum(nn.Module):
     def forward(self, x):
         z = torch.stft(x[:, 0].float(), self.size, self.hop, window=self.window, return_complex=True)
         magnitude = torch.sqrt(z.real.square() + z.imag.square() + 1e-8)
-        return magnitude, (self.bank @ magnitude).clamp(min=1e-4).log()
+        return magnitude, (self.bank @ magnitude + FLOOR * self.size).log()
 
 
 class SpectralLoss(nn.Module):

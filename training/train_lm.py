@@ -13,6 +13,7 @@ import pathlib
 import queue
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -20,11 +21,12 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import nn
 
+from training.codec import CONFIG as CODEC
 from training.codec import Mimi
 from training.codes import extract
 from training.lm import Model
 from training.losses import SYMBOLS
-from training.store import LABELS, Store
+from training.store import FRAME, LABELS, Store
 from training.train_codec import DEVICE, Schedule, autocast, log, update
 
 JOIN = 1 / 6  # share of utterances that follow on the one before
@@ -34,6 +36,7 @@ LOWER, BARE = 0.08, 0.06  # share of lines in lower case; without the last full 
 CORRUPT = 0.10  # at most this share of a row's history codes is replaced
 SMOOTH = 0.05
 PHONEME_WEIGHT = 0.3
+BINS = CODEC["quantizer"]["bins"]
 
 
 def ranges(lengths):
@@ -47,10 +50,10 @@ class Rows:
     Per position (on the device): text id; frame: the code row it holds, or -1 for text; target: the code row it
     predicts, or -1. Code row N, after the last, is the EOS frame."""
 
-    def __init__(self, tokenizer, lines, items, frames, rng=None):
+    def __init__(self, tokenizer, lines, items, rng=None):
         texts = [self.vary(lines[line], rng) for line, *_ in items]
         ids = [e.ids for e in tokenizer.encode_batch([f"[{s}] {t}" for t, (_, s, *_) in zip(texts, items)])]
-        n_text, n_frames = np.array([len(x) for x in ids]), np.array(frames)
+        n_text, n_frames = np.array([len(x) for x in ids]), np.array([length // FRAME for *_, length in items])
         self.length = n_text + n_frames + 1
         self.start = self.length.cumsum() - self.length
         end, total = int(n_frames.sum()), int(self.length.sum())
@@ -134,7 +137,7 @@ class Data:
         codes = self.codes[frame.clamp(min=0)].long()
         if corrupt:
             rate = torch.rand(len(at), 1, 1, device=DEVICE) * corrupt
-            codes = torch.where(torch.rand(codes.shape, device=DEVICE) < rate, torch.randint_like(codes, 512), codes)
+            codes = torch.where(torch.rand(codes.shape, device=DEVICE) < rate, torch.randint_like(codes, BINS), codes)
         none = (target < 0)[..., None]
         goal = self.codes[target.clamp(min=0)].long().masked_fill(none, -100)
         labels = self.labels[target.clamp(min=0)].long().masked_fill(none, -100)
@@ -156,13 +159,13 @@ def producer(variants, B, T, seed, out):
 def compile_early(trainee, step, a):
     """Two steps on noise, so that compilation happens while the codec still trains; then the weights start afresh."""
     B, T = a.batch, a.length
-    zeros = torch.zeros(B, T, dtype=torch.long, device=DEVICE)
+    K, zeros = trainee.model.K, torch.zeros(B, T, dtype=torch.long, device=DEVICE)
     fake = (
         zeros,
-        zeros[..., None].expand(-1, -1, 8).contiguous(),
+        zeros[..., None].expand(-1, -1, K).contiguous(),
         zeros.bool(),
         zeros.to(torch.int16),
-        zeros[..., None].expand(-1, -1, 8).contiguous(),
+        zeros[..., None].expand(-1, -1, K).contiguous(),
         zeros[..., None].expand(-1, -1, LABELS).contiguous(),
         torch.arange(a.depth_frames, device=DEVICE),
     )
@@ -192,28 +195,39 @@ def validate(trainee, mean, data, batches, M):
 
 
 def gather(a):
-    """Waits for the codec; returns ((codes, labels, frames), items) of training and of validation."""
+    """Waits for the codec's codes, taking in speech meanwhile; returns the stores of training and of validation."""
     stores = [Store(a.shards, DEVICE, hours, held) for hours, held in ((a.hours, False), (1, True))]
     while not (a.out / "codec_codes.pt").exists():
         stores[0].refresh()
         time.sleep(0.5)
-    stores = [s.refresh() for s in stores]
+    return [s.refresh() for s in stores]
+
+
+def coded(a, store):
+    """The store's codes and labels, by the codec as it is now."""
     codec = Mimi().to(DEVICE).eval()
     codec.load_state_dict(torch.load(a.out / "codec_codes.pt", map_location=DEVICE))
-    log(f"extracting {stores[0].hours:.1f} hours, {len(stores[0].items)} utterances")
-    return [(extract(codec, s, autocast), s.items) for s in stores]
+    return Data(*extract(codec, store, autocast))
+
+
+def layouts(a, items, held_items):
+    """The rows of validation, and of training once for each variant of its tokens."""
+    lines = [line.split("\t")[-1] for line in a.text.read_text().splitlines()]
+    tokenizer = Tokenizer.from_file(str(a.tokenizer))
+    held = Rows(tokenizer, lines, held_items)
+    tokenizer.model.dropout = BPE_DROPOUT
+    return held, [Rows(tokenizer, lines, items, np.random.default_rng(v)) for v in range(VARIANTS)]
 
 
 def train(a, trainee, step):
-    lines = [line.split("\t")[-1] for line in a.text.read_text().splitlines()]
-    tokenizer = Tokenizer.from_file(str(a.tokenizer))
-    ((codes, labels, frames), items), ((held_codes, held_labels, held_frames), held_items) = gather(a)
-    held, data = Data(held_codes, held_labels), Data(codes, labels)
-    held_rows = Rows(tokenizer, lines, held_items, held_frames)
+    store, held_store = gather(a)
+    log(f"extracting {store.hours:.1f} hours, {len(store.items)} utterances")
+    with ThreadPoolExecutor(1) as pool:
+        laid = pool.submit(layouts, a, store.items, held_store.items)
+        held, data = coded(a, held_store), coded(a, store)
+        held_rows, variants = laid.result()
     stream = held_rows.batches(a.batch, a.length, np.random.default_rng(2), 0.0)
     fixed = [(held_rows, *next(stream)) for _ in range(a.checks)]
-    tokenizer.model.dropout = BPE_DROPOUT
-    variants = [Rows(tokenizer, lines, items, frames, np.random.default_rng(v)) for v in range(VARIANTS)]
     log(f"{len(variants[0].text)} rows an epoch")
     feed = queue.Queue(8)
     threading.Thread(target=producer, args=(variants, a.batch, a.length, 0, feed), daemon=True).start()
@@ -264,7 +278,7 @@ def main():
     p.add_argument("--shards", type=pathlib.Path), p.add_argument("--out", type=pathlib.Path)
     p.add_argument("--until", type=float), p.add_argument("--steps", type=int, default=10**9)
     p.add_argument("--batch", type=int, default=40), p.add_argument("--length", type=int, default=384)
-    p.add_argument("--depth-frames", type=int, default=5120), p.add_argument("--checks", type=int, default=3)
+    p.add_argument("--depth-frames", type=int, default=3072), p.add_argument("--checks", type=int, default=3)
     p.add_argument("--hours", type=float, default=130), p.add_argument("--lr", type=float, default=2e-3)
     p.add_argument("--dropout", type=float, default=0.1), p.add_argument("--every", type=int, default=250)
     a = p.parse_args()
