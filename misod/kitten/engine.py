@@ -130,7 +130,7 @@ class KittenEngine:
         engine._warm_up()
         return engine
 
-    def hear(self, pcm: np.ndarray, words: str) -> Generator[None, None, Heard]:
+    def hear(self, pcm: np.ndarray, words: str, speaker: int) -> Generator[None, None, Heard]:
         raise RowFault(f"{self.info.model} does not learn voices in this version", "bad_voice")
         yield
 
@@ -164,6 +164,9 @@ class KittenEngine:
         for sound, _ in row.sounds:
             sound.cancel()
         row.batch = None
+
+    def keep(self, digest: str) -> None:
+        """As `forget`."""
 
     def forget(self, digest: str) -> None:
         """Nothing is kept of voices that are learned: there are none."""

@@ -16,13 +16,8 @@ from misod.weights.check import DTYPE_BYTES, Tensor
 from misod.weights.manifest import File
 from misod.weights.quantize import from_bf16
 
-NUMPY = {
-    "F32": "<f4",
-    "F16": "<f2",
-    "BF16": "<u2",
-    "U32": "<u4",
-    "U8": "u1",
-}  # bf16 as bit patterns: numpy has no such type
+# bf16 as bit patterns: numpy has no such type
+NUMPY = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "U32": "<u4", "U8": "u1"}
 BLOCK_BYTES = 64 << 20  # read at a time
 
 

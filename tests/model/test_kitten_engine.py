@@ -119,7 +119,7 @@ def test_what_it_cannot_do_is_refused_by_name(kitten, fields, says):
     with pytest.raises(RowFault, match=says):
         kitten.prefill(Say(**({"text": "Hello.", "seed": 1} | fields)))
     with pytest.raises(RowFault, match="does not learn"):
-        next(kitten.hear(np.zeros(24_000, np.float32), "words"))
+        next(kitten.hear(np.zeros(24_000, np.float32), "words", 0))
 
 
 def test_without_the_extra_one_line_names_the_command(repository, monkeypatch):
