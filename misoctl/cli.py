@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import signal
 import sys
 import textwrap
@@ -12,14 +11,11 @@ from dataclasses import asdict
 import click
 
 import misoctl
-from misoctl import handed, voices
+from misoctl import handed, service, voices
 from misoctl.talk import hush, tell
 from protocol import errors
 from protocol.errors import Failure
 from protocol.exits import Program
-
-STOP_S = 10.0  # beyond misod's drain
-DRAIN_S = 15.0  # its default, where it could not be asked
 
 SECONDS = click.FloatRange(0.1, 1e8)
 KEEP_HELP = "Seconds without a request after which the model is freed, from now on."
@@ -70,7 +66,7 @@ def cli() -> None:
     """
 
 
-for verb in (*handed.VERBS, *voices.VERBS):
+for verb in (*handed.VERBS, *voices.VERBS, service.service):
     cli.add_command(verb)
 
 
@@ -271,31 +267,10 @@ def start(quiet) -> None:
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 def stop(quiet) -> None:
     """Stop the daemon once what it speaks is finished."""
-    from misoctl.client import Client, NoDaemon
-    from protocol.paths import find_paths, lock_holder
+    from misoctl.start import stop_daemon
+    from protocol.paths import find_paths
 
-    talk, paths, drain_s = hush if quiet else tell, find_paths(), DRAIN_S
-    try:
-        with Client(paths) as client:
-            now = client.drain()
-            pid, drain_s = now.pid, now.drain_s
-    except errors.UnsafePath:
-        raise
-    except Failure as failure:
-        # of another version, stuck, unreachable: SIGTERM drains too, and needs no common language
-        pid = lock_holder(paths.lock)
-        if not pid and isinstance(failure, NoDaemon):
-            talk("misod is not running")
-            return
-        if pid:
-            os.kill(pid, signal.SIGTERM)
-    deadline_s = time.monotonic() + drain_s + STOP_S
-    # not whether the pid is there: in a container nobody may reap it
-    while pid and lock_holder(paths.lock) == pid:
-        if time.monotonic() > deadline_s:
-            raise Failure(errors.SOFTWARE, f"misod, pid {pid}, is still running", f"`kill -9 {pid}`; see {paths.log}")
-        time.sleep(0.02)
-    talk(f"misod stopped, pid {pid}" if pid else "misod stopped")
+    stop_daemon(find_paths(), hush if quiet else tell)
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
-"""Reach the daemon, and start one where none runs."""
+"""Reach the daemon, start one where none runs, and stop it."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,10 +11,12 @@ from pathlib import Path
 from misoctl.client import Client, NoDaemon
 from protocol import errors
 from protocol import messages as m
-from protocol.errors import Failure
+from protocol.errors import Failure, UnsafePath
 from protocol.paths import Paths, lock_holder, make_directories, make_private
 
 START_S = 30.0  # a cold disk, or a daemon that drains first; 0.3 s is usual
+STOP_S = 10.0  # beyond misod's drain
+DRAIN_S = 15.0  # its default, where it could not be asked
 MAX_STDERR_BYTES = 1 << 20
 
 Tell = Callable[[str], None]
@@ -29,6 +32,32 @@ def connect(paths: Paths, may_start: bool, tell: Tell) -> Client:
         theirs = f"{client.welcome.major}.{client.welcome.minor}"
         tell(f"misod speaks protocol {theirs}, misoctl {m.VERSION[0]}.{m.VERSION[1]}: restart it soon")
     return client
+
+
+def stop_daemon(paths: Paths, tell: Tell) -> None:
+    """Stop it once what it speaks is finished, and wait for its end. Raises Failure."""
+    pid, drain_s = None, DRAIN_S
+    try:
+        with Client(paths) as client:
+            now = client.drain()
+            pid, drain_s = now.pid, now.drain_s
+    except UnsafePath:
+        raise
+    except Failure as failure:
+        # of another version, stuck, unreachable: SIGTERM drains too, and needs no common language
+        pid = lock_holder(paths.lock)
+        if not pid and isinstance(failure, NoDaemon):
+            tell("misod is not running")
+            return
+        if pid:
+            os.kill(pid, signal.SIGTERM)
+    deadline_s = time.monotonic() + drain_s + STOP_S
+    # not whether the pid is there: in a container nobody may reap it
+    while pid and lock_holder(paths.lock) == pid:
+        if time.monotonic() > deadline_s:
+            raise Failure(errors.SOFTWARE, f"misod, pid {pid}, is still running", f"`kill -9 {pid}`; see {paths.log}")
+        time.sleep(0.02)
+    tell(f"misod stopped, pid {pid}" if pid else "misod stopped")
 
 
 def _start(paths: Paths, tell: Tell) -> Client:
@@ -70,9 +99,7 @@ def _spawn(paths: Paths) -> tuple[subprocess.Popen, int]:
     if environ.get("MISO_HOME"):
         environ["MISO_HOME"] = str(paths.home)  # it may be relative, and misod runs in /
     try:
-        make_private(paths.run)
-        make_directories(paths.logs)
-        _rotate(paths.stderr)
+        prepare(paths)
         with paths.stderr.open("ab") as stderr:
             offset = stderr.tell()
             child = subprocess.Popen(
@@ -88,6 +115,13 @@ def _spawn(paths: Paths) -> tuple[subprocess.Popen, int]:
         why = errors.of_file(error, paths.home)
         raise Failure(why.exit_code, f"cannot start misod: {why.message}", why.next_step) from None
     return child, offset
+
+
+def prepare(paths: Paths) -> None:
+    """The places that a daemon's starter needs. Raises UnsafePath, OSError."""
+    make_private(paths.run)
+    make_directories(paths.logs)
+    _rotate(paths.stderr)
 
 
 def _rotate(path: Path) -> None:

@@ -42,8 +42,9 @@ def _with_settings(command):
 
 
 @main.command()
+@click.option("--agent", is_flag=True, help="For launchd: exit 0 unless a restart may help.")
 @_with_settings
-def serve(**flags) -> None:
+def serve(agent: bool, **flags) -> None:
     """Run in the foreground until SIGTERM or `misoctl stop`.
 
     Each setting is a flag, else a variable of the environment, else a line of config.toml, else its default.
@@ -51,7 +52,8 @@ def serve(**flags) -> None:
     """
     from misod.engine import open_engine
 
-    leave(run(flags, open_engine))
+    code = run(flags, open_engine)
+    leave(errors.OK if agent and code != errors.SOFTWARE else code)  # launchd would try a wrong setting for ever
 
 
 def run(flags: dict, opener: Callable[[Path, int, "PrefixRoom"], "Engine"]) -> int:

@@ -16,9 +16,7 @@ import psutil
 from misod.config import ConfigError, Settings, load_settings, variable
 from misod.doctor.finding import Finding, Site, fail, ok, run, warn
 from protocol.errors import MOVE_HOME, UnsafePath
-from protocol.paths import SUN_PATH_BYTES, check_private, lock_holder
-
-AGENT_LABEL = "miso.misod"  # of the launchd agent
+from protocol.paths import AGENT_LABEL, SUN_PATH_BYTES, check_private, lock_holder
 
 
 def home(site: Site) -> Finding:
