@@ -9,11 +9,11 @@ import click
 from protocol.errors import near
 
 
-def hand_over(verb: str, *arguments: str) -> NoReturn:
+def hand_over(*arguments: str) -> NoReturn:
     """-P: not a misod that lies in the caller's directory."""
     for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed
         stream.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "misod", verb, *arguments])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "misod", *arguments])
 
 
 class Handed(click.Command):
@@ -24,7 +24,7 @@ class Handed(click.Command):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> NoReturn:
-        hand_over(self.name, *ctx.meta["arguments"])
+        hand_over(*ctx.command_path.split()[1:], *ctx.meta["arguments"])
 
 
 PULLABLE = ("miso", "kitten")
@@ -164,4 +164,53 @@ def normalize(text, source, as_json: bool, emoji: str, letters: bool) -> None:
     hand_over("normalize", "--emoji", emoji, *["--json"] * as_json, *["--letters"] * letters)
 
 
-VERBS = (doctor, normalize, *MODEL_VERBS)
+@click.group(invoke_without_command=True)
+@json_option
+@click.pass_context
+def config(ctx, as_json) -> None:
+    """The settings: each with its value and where that is from.
+
+    \b
+      misoctl config
+      misoctl config set keep_alive_s 3600
+      misoctl config edit
+
+    A flag of `misod serve` goes before a MISO_* variable, that before config.toml, that before the default.
+    """
+    if ctx.invoked_subcommand is None:
+        hand_over("config", *["--json"] * as_json)
+
+
+@config.command("set", cls=Handed)
+@click.argument("key")
+@click.argument("value")
+@quiet_option
+def set_(**_) -> None:
+    """Write one setting into config.toml; the rest of the file stays as it is.
+
+    \b
+      misoctl config set max_rows 4
+      misoctl config set model nano
+    """
+
+
+@config.command(cls=Handed)
+def path(**_) -> None:
+    """Where config.toml is, or would be.
+
+    \b
+      cat "$(misoctl config path)"
+    """
+
+
+@config.command(cls=Handed)
+def edit(**_) -> None:
+    """Open config.toml in $VISUAL or $EDITOR, and check what was written.
+
+    \b
+      misoctl config edit
+      EDITOR="code --wait" misoctl config edit
+    """
+
+
+VERBS = (config, doctor, normalize, *MODEL_VERBS)

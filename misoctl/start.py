@@ -66,6 +66,9 @@ def _start(paths: Paths, tell: Tell) -> Client:
     child, offset = None, 0
     while time.monotonic() < deadline_s:
         if (client := _try_connect(paths)) is not None:
+            for line in _said(paths, offset) if child else ():
+                if line.startswith("misod: "):
+                    tell(line.removeprefix("misod: "))
             return client
         code = child and child.poll()
         if code not in (None, errors.TRY_AGAIN):
@@ -132,10 +135,14 @@ def _rotate(path: Path) -> None:
 
 def _died(paths: Paths, code: int, offset: int) -> Failure:
     """With misod's own line, which it wrote after `offset` of the file its stderr goes to."""
-    said = paths.stderr.read_bytes()[offset:].decode(errors="replace").strip().splitlines()
+    said = _said(paths, offset)
     if code == errors.FAILED or code < 0:  # no refusal of its own: Python or the system ended it
         why = said[-1] if said else f"signal {-code}" if code < 0 else "no reason given"
         return Failure(errors.SOFTWARE, f"cannot start misod: {why}", f"see {paths.stderr}")
     return Failure(
         code, f"cannot start misod: {said[-1].removeprefix('misod: ') if said else f'it exited with {code}'}"
     )
+
+
+def _said(paths: Paths, offset: int) -> list[str]:
+    return paths.stderr.read_bytes()[offset:].decode(errors="replace").strip().splitlines()

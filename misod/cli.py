@@ -12,7 +12,7 @@ import click
 
 import misod
 from misod import commands
-from misod.config import Settings, load_settings, variable
+from misod.config import Settings, load_settings, meant, unknown_variables, variable
 from protocol import errors
 from protocol.exits import Program
 from protocol.paths import find_paths
@@ -67,6 +67,8 @@ def run(flags: dict, opener: Callable[[Path, int, "PrefixRoom"], "Engine"]) -> i
         paths = find_paths()
         home = paths.home
         settings = load_settings(paths.config, flags)
+        for name in unknown_variables(os.environ):  # misoctl hands this on to whoever it started us for
+            print(f"misod: {name} means nothing to miso; {meant(name)}", file=sys.stderr, flush=True)
         lock = secure(paths)  # held until the process ends
         start_log(paths.log, settings.log_level)
     except errors.Failure as failure:

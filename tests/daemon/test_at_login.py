@@ -119,3 +119,14 @@ def test_an_agent_beside_a_running_misod_ends_well(fake):
 def test_logs_before_there_is_one(home):
     done = home.misoctl("service", "logs")
     assert done.returncode == errors.NO_INPUT and "not there yet" in done.stderr
+
+
+def test_a_misspelt_variable_is_told_to_who_starts_the_daemon(home):
+    home.env["MISO_MAX_ROW"] = "3"
+    assert "MISO_MAX_ROW means nothing to miso; did you mean MISO_MAX_ROWS?" in home.misoctl("start").stderr
+    assert "MISO_MAX_ROW" not in home.misoctl("start").stderr  # it runs already
+
+
+def test_a_setting_that_is_written_says_when_it_holds(fake):
+    assert "at its next start" in fake.misoctl("config", "set", "max_rows", "3").stderr
+    assert fake.misoctl("config", "set", "max_rows", "3", "-q").stderr == ""
