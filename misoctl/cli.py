@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import signal
 import sys
 import textwrap
@@ -273,8 +274,27 @@ def stop(quiet) -> None:
     stop_daemon(find_paths(), hush if quiet else tell)
 
 
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "fish", "zsh"]))
+def completion(shell) -> None:
+    """Print what SHELL must read to complete verbs, options, voices, models and files.
+
+    \b
+      misoctl completion zsh > ~/.zfunc/_misoctl              # fpath+=~/.zfunc; autoload -Uz compinit && compinit
+      echo 'eval "$(misoctl completion bash)"' >> ~/.bashrc   # bash 4.4 or newer
+      misoctl completion fish > ~/.config/fish/completions/misoctl.fish
+    """
+    from misoctl.completion import script
+
+    click.echo(script(shell, cli))
+
+
 def main() -> None:
     """The program, stopped by signals on its way."""
+    if "_MISOCTL_COMPLETE" in os.environ:
+        from misoctl.completion import attach
+
+        attach(cli)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `misoctl status | head -1` ends as any program does
     _stop_on_signals()
     try:

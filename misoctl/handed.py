@@ -7,6 +7,7 @@ from typing import NoReturn
 import click
 
 from protocol.errors import near
+from protocol.exits import Verbs
 
 
 def hand_over(*arguments: str) -> NoReturn:
@@ -28,6 +29,18 @@ class Handed(click.Command):
 
 
 PULLABLE = ("miso", "kitten")
+SETTINGS = (
+    "model",
+    "keep_alive_s",
+    "max_rows",
+    "max_requests",
+    "step_timeout_s",
+    "drain_s",
+    "memory_gb",
+    "prefix_gb",
+    "prefix_disk_gb",
+    "log_level",
+)
 
 
 def _known(_ctx, _param, model: str) -> str:
@@ -164,7 +177,7 @@ def normalize(text, source, as_json: bool, emoji: str, letters: bool) -> None:
     hand_over("normalize", "--emoji", emoji, *["--json"] * as_json, *["--letters"] * letters)
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Verbs, invoke_without_command=True)
 @json_option
 @click.pass_context
 def config(ctx, as_json) -> None:

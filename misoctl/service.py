@@ -14,6 +14,7 @@ from misoctl.handed import json_option, quiet_option
 from misoctl.talk import hush, tell
 from protocol import errors
 from protocol.errors import Failure
+from protocol.exits import Verbs
 
 if TYPE_CHECKING:  # subprocess's 10 ms, which --help goes without
     from misoctl.agent import Agent
@@ -37,7 +38,7 @@ def agent() -> "Agent":
     return Systemd(paths, config, sys.executable, environ)
 
 
-@click.group()
+@click.group(cls=Verbs)
 def service() -> None:
     """Start misod when you log in, and again when it fails.
 

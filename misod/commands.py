@@ -14,6 +14,7 @@ import click
 from misod.weights.plan import EMBEDDINGS, PRECISIONS
 from protocol import errors
 from protocol.errors import Failure
+from protocol.exits import Verbs
 from protocol.paths import find_paths
 
 
@@ -180,7 +181,7 @@ def normalize(as_json, emoji, letters) -> None:
         click.echo(piece.text)
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Verbs, invoke_without_command=True)
 @as_json
 @click.pass_context
 def config(ctx, as_json) -> None:
