@@ -1,7 +1,8 @@
-"""Writes what in this repository is made from the code: `python docs/render.py`. A test holds each file to it."""
+"""Writes what in this repository is made from the code: `python -m docs.render`. A test holds each file to it."""
 
 from pathlib import Path, PurePosixPath
 
+from docs import exit_codes, man
 from misoctl.launchd import Launchd
 from protocol.paths import AGENT_LABEL, Paths
 
@@ -10,7 +11,8 @@ ROOT = Path(__file__).parents[1]
 
 def files() -> dict[str, str]:
     """Path in the repository -> text."""
-    return {f"launchd/{AGENT_LABEL}.plist": plist()}
+    manual = {f"docs/man/{name}": page for name, page in man.pages().items()}
+    return {f"launchd/{AGENT_LABEL}.plist": plist(), "docs/exit-codes.md": exit_codes.page(), **manual}
 
 
 def plist() -> str:
@@ -22,6 +24,8 @@ def plist() -> str:
 
 
 def main() -> None:
+    for stale in {str(path.relative_to(ROOT)) for path in ROOT.glob("docs/man/*.1")} - set(files()):
+        (ROOT / stale).unlink()
     for name, text in files().items():
         (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
         (ROOT / name).write_text(text)

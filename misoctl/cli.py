@@ -186,7 +186,12 @@ def replay(receipt, output, raw, quiet) -> None:
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def status(as_json) -> None:
-    """What the daemon is doing. Exit 69 where none runs."""
+    """What the daemon is doing. Exit 69 where none runs.
+
+    \b
+      misoctl status
+      misoctl status --json | jq .state
+    """
     from misoctl.client import Client
     from protocol.paths import find_paths
 
@@ -235,7 +240,11 @@ def load(model, keep_alive_s, quiet) -> None:
 @cli.command()
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 def unload(quiet) -> None:
-    """Free the model's memory. The daemon stays, and the next `say` loads again."""
+    """Free the model's memory. The daemon stays, and the next `say` loads again.
+
+    \b
+      misoctl unload
+    """
     from misoctl.speech import telling
     from misoctl.start import connect
     from protocol.paths import find_paths
@@ -251,7 +260,12 @@ def unload(quiet) -> None:
 @cli.command()
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 def start(quiet) -> None:
-    """Start the daemon, if none runs, and wait until it can speak."""
+    """Start the daemon, if none runs, and wait until it can speak.
+
+    \b
+      misoctl start
+      MISO_MAX_ROWS=2 misoctl start
+    """
     from misoctl.start import connect
     from protocol.paths import find_paths
 
@@ -267,7 +281,11 @@ def start(quiet) -> None:
 @cli.command()
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 def stop(quiet) -> None:
-    """Stop the daemon once what it speaks is finished."""
+    """Stop the daemon once what it speaks is finished.
+
+    \b
+      misoctl stop
+    """
     from misoctl.start import stop_daemon
     from protocol.paths import find_paths
 
@@ -280,9 +298,9 @@ def completion(shell) -> None:
     """Print what SHELL must read to complete verbs, options, voices, models and files.
 
     \b
-      misoctl completion zsh > ~/.zfunc/_misoctl              # fpath+=~/.zfunc; autoload -Uz compinit && compinit
-      echo 'eval "$(misoctl completion bash)"' >> ~/.bashrc   # bash 4.4 or newer
-      misoctl completion fish > ~/.config/fish/completions/misoctl.fish
+      eval "$(misoctl completion bash)"       # in ~/.bashrc; bash 4.4 or newer
+      eval "$(misoctl completion zsh)"        # in ~/.zshrc, after compinit
+      misoctl completion fish | source        # in ~/.config/fish/config.fish
     """
     from misoctl.completion import script
 

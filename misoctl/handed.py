@@ -76,13 +76,13 @@ quiet_option = click.option("-q", "--quiet", is_flag=True, help="Say nothing on 
 def pull(**_) -> None:
     """Download MODEL (miso), convert it for this machine, check it.
 
-    Says first how much that is and what room it takes. Stopped at any point, the same command goes on from there.
-
     \b
       misoctl pull
       misoctl pull miso --precision q4
       misoctl pull --from mlx-community/MisoLabs-MisoTTS-bf16   # half as much
       misoctl pull --from ~/Downloads/MisoTTS                   # no network
+
+    Says first how much that is and what room it takes. Stopped at any point, the same command goes on from there.
     """
 
 
@@ -139,11 +139,11 @@ MODEL_VERBS = (pull, list_, show, rm, verify)
 def doctor(**_) -> None:
     """Check this machine, the models and the daemon.
 
-    Each line is ok, warn or fail, with the cure below it; exit 1 if one is fail. Nothing is changed or started.
-
     \b
       misoctl doctor
       misoctl doctor --json | jq '.[] | select(.state != "ok")'
+
+    Each line is ok, warn or fail, with the cure below it; exit 1 if one is fail. Nothing is changed or started.
     """
 
 
@@ -158,11 +158,11 @@ def doctor(**_) -> None:
 def normalize(text, source, as_json: bool, emoji: str, letters: bool) -> None:
     """Show what would be spoken of TEXT, or of what is piped in, one sentence a line. Nothing is spoken.
 
-    A span is [start, end, source_start, source_end], in characters: of the line, and of the text it stands for.
-
     \b
-      misoctl normalize "It cost $5.3 billion."
+      misoctl normalize 'It cost $5.3 billion.'
       misoctl normalize -f letter.md --json | jq '.[].text'
+
+    A span is [start, end, source_start, source_end], in characters: of the line, and of the text it stands for.
     """
     import tempfile
 

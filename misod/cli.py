@@ -47,6 +47,10 @@ def _with_settings(command):
 def serve(agent: bool, **flags) -> None:
     """Run in the foreground until SIGTERM or `misoctl stop`.
 
+    \b
+      misod serve
+      misod serve --model nano --log-level debug
+
     Each setting is a flag, else a variable of the environment, else a line of config.toml, else its default.
     MISO_HOME moves everything: config.toml, models, logs, the socket.
     """
