@@ -6,6 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from benchmarks.degenerate import speak
 from misod.engine import Chunk, Fault, Say, open_engine
 from misod.miso.engine import MAX_TRIES, MisoEngine, MisoRow
 from misod.weights.models import bundled
@@ -101,9 +102,15 @@ def silent_frame(nano: MisoEngine) -> np.ndarray:
     return np.array(nano.mimi.encode(mx.zeros((1, FRAME * 12))))[0, : nano.model.args.audio_num_codebooks, -1]
 
 
+def loudest_frame(nano: MisoEngine) -> np.ndarray:
+    """Its codes (K,): of a vowel."""
+    spoken = speak(nano, Say(text=VICTIM, seed=4))
+    return spoken.codes[np.square(spoken.pcm).mean(axis=1).argmax()]
+
+
 @pytest.mark.parametrize("first", [0, 1, 2])
 def test_an_end_that_nearly_wins_at_the_start_does_not_cut_the_speech(nano, rig, undisturbed, first):
-    rig.force(np.zeros(8, int), lambda row: row.frames <= first)
+    rig.force(np.zeros(nano.model.args.audio_num_codebooks, int), lambda row: row.frames <= first)
     victim, last, pcm, beside = both(nano)
     assert last.end == "eos" and victim.frames >= 8
     assert_untouched(beside, undisturbed, min(len(pcm), len(undisturbed[0])))
@@ -140,8 +147,7 @@ def test_silence_that_comes_again_and_again_ends_the_speech_with_its_name(nano, 
 
 @pytest.mark.parametrize("tries", [1, MAX_TRIES, MAX_TRIES + 1])
 def test_a_frame_that_repeats_is_drawn_anew_so_often_and_then_told(nano, rig, undisturbed, tries):
-    vowel = np.array([37, 11, 90, 4, 200, 17, 33, 5])
-    rig.force(vowel, lambda row: len(row.codes) >= 6 and row.tries < tries)
+    rig.force(loudest_frame(nano), lambda row: len(row.codes) >= 6 and row.tries < tries)
     victim, last, pcm, beside = both(nano)
     if tries <= MAX_TRIES:
         assert last.end == "eos" and len(victim.mended) == tries
