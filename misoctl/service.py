@@ -151,9 +151,7 @@ def logs(lines, follow) -> None:
     from protocol.paths import find_paths
 
     paths = find_paths()
-    files = [
-        str(file) for file in (paths.stderr, paths.log) if file.exists() and (file == paths.log or file.stat().st_size)
-    ]
+    files = [str(file) for file in (paths.stderr, paths.log) if file.exists() and file.stat().st_size]
     if not files:
         raise Failure(errors.NO_INPUT, f"{paths.log} is not there yet", "misod makes it when it starts")
     try:
@@ -164,21 +162,35 @@ def logs(lines, follow) -> None:
 
 def _start(mine: "Agent", talk) -> None:
     """Through the agent, in place of any that runs; back once it answers."""
-    from misoctl.client import Client, NoDaemon
     from misoctl.start import prepare, stop_daemon
     from protocol.paths import lock_holder
 
     if lock_holder(mine.paths.lock) is not None:
         stop_daemon(mine.paths, hush)  # it would hold the lock
     prepare(mine.paths)
+    offset = mine.paths.stderr.stat().st_size
     mine.load()
+    pid = _answering(mine, offset)
+    if pid != mine.state().pid:
+        raise Failure(errors.TRY_AGAIN, f"a misod that somebody else started, pid {pid}, was there first", "try again")
+    talk(f"misod runs as a {mine.name}, pid {pid}; now and at each login")
+
+
+def _answering(mine: "Agent", offset: int) -> int:
+    """The pid of the misod that answers, within READY_S. `offset`: where in misod.stderr its words begin."""
+    from misoctl.client import Client, NoDaemon
+    from misoctl.start import said_since
+
     deadline_s = time.monotonic() + READY_S
     while True:
         try:
             with Client(mine.paths) as client:
-                talk(f"misod runs as a {mine.name}, pid {client.welcome.pid}; now and at each login")
-                return
+                return client.welcome.pid
         except NoDaemon:
+            said = said_since(mine.paths, offset)
+            if said and mine.state().pid is None:
+                why = said[-1].removeprefix("misod: ")
+                raise Failure(errors.UNAVAILABLE, f"misod does not start: {why}") from None
             if time.monotonic() > deadline_s:
                 message = f"misod did not answer within {READY_S:g} s"
                 raise Failure(errors.UNAVAILABLE, message, "`misoctl service logs` says why") from None

@@ -66,7 +66,7 @@ def _start(paths: Paths, tell: Tell) -> Client:
     child, offset = None, 0
     while time.monotonic() < deadline_s:
         if (client := _try_connect(paths)) is not None:
-            for line in _said(paths, offset) if child else ():
+            for line in said_since(paths, offset) if child else ():
                 if line.startswith("misod: "):
                     tell(line.removeprefix("misod: "))
             return client
@@ -125,6 +125,7 @@ def prepare(paths: Paths) -> None:
     make_private(paths.run)
     make_directories(paths.logs)
     _rotate(paths.stderr)
+    paths.stderr.touch()
 
 
 def _rotate(path: Path) -> None:
@@ -135,7 +136,7 @@ def _rotate(path: Path) -> None:
 
 def _died(paths: Paths, code: int, offset: int) -> Failure:
     """With misod's own line, which it wrote after `offset` of the file its stderr goes to."""
-    said = _said(paths, offset)
+    said = said_since(paths, offset)
     if code == errors.FAILED or code < 0:  # no refusal of its own: Python or the system ended it
         why = said[-1] if said else f"signal {-code}" if code < 0 else "no reason given"
         return Failure(errors.SOFTWARE, f"cannot start misod: {why}", f"see {paths.stderr}")
@@ -144,5 +145,6 @@ def _died(paths: Paths, code: int, offset: int) -> Failure:
     )
 
 
-def _said(paths: Paths, offset: int) -> list[str]:
+def said_since(paths: Paths, offset: int) -> list[str]:
+    """What a daemon wrote to its stderr, after `offset`."""
     return paths.stderr.read_bytes()[offset:].decode(errors="replace").strip().splitlines()

@@ -84,6 +84,17 @@ def test_a_service_from_install_to_uninstall(login, home):
     assert login.misoctl("service", "restart").returncode == errors.UNAVAILABLE
 
 
+def test_a_misod_that_refuses_to_start_is_quoted(login, home):
+    (home.path / "config.toml").write_text("max_rows = 'many'")
+    done = login.misoctl("service", "install")
+    assert done.returncode == errors.UNAVAILABLE and "max_rows in" in done.stderr and done.stderr.count("\n") == 1
+    assert login.misoctl("service", "status").returncode == errors.UNAVAILABLE
+    assert "max_rows in" in login.misoctl("service", "logs").stdout
+    (home.path / "config.toml").unlink()
+    assert login.misoctl("service", "install").returncode == 0
+    login.misoctl("service", "uninstall")
+
+
 def test_an_older_file_is_told_and_renewed(login):
     login.file.parent.mkdir(parents=True)
     login.file.write_text("of an older miso")

@@ -70,15 +70,23 @@ def print_job(_target: str) -> None:
         leave(113, 'Could not find service "miso.misod" in domain for user gui: 501')
     if found["ending"] > 0:
         JOB.write_text(json.dumps(found | {"ending": found["ending"] - 1}))
-    state = "running" if found["ending"] < 0 else "SIGTERMed"
-    print(f"gui/501/miso.misod = {{\n\tactive count = 1\n\tstate = {state}\n\n\tprogram = x\n\truns = 1")
-    print(f"\tpid = {found['pid']}\n\tlast exit code = (never exited)\n\tendpoints = {{\n\t\tstate = no\n\t}}\n}}")
+    state, pid = "running" if found["ending"] < 0 else "SIGTERMed", f"\n\tpid = {found['pid']}"
+    if (HERE / "spawn").exists() and not alive(found["pid"]):
+        state, pid = "not running", ""
+    print(f"gui/501/miso.misod = {{\n\tactive count = 1\n\tstate = {state}\n\n\tprogram = x\n\truns = 1{pid}")
+    print("\tlast exit code = (never exited)\n\tendpoints = {\n\t\tstate = no\n\t}\n}")
+
+
+def alive(pid: int) -> bool:
+    import psutil
+
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def bootout(_target: str) -> None:
     if not (found := job()):
         leave(3, "Boot-out failed: 3: No such process")
-    if (HERE / "spawn").exists():
+    if (HERE / "spawn").exists() and alive(found["pid"]):
         os.kill(found["pid"], 15)
     lingers = HERE / "lingers"
     JOB.write_text(json.dumps(found | {"ending": int(lingers.read_text()) if lingers.exists() else 0}))

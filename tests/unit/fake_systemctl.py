@@ -6,14 +6,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+
 HERE = Path(os.environ["FAKE_SYSTEMD"])
 UNIT, PID = Path(os.environ["XDG_CONFIG_HOME"]) / "systemd" / "user" / "misod.service", HERE / "pid"
 
 
 def show() -> None:
     pid = PID.read_text() if PID.exists() else "0"
+    if pid != "0" and not alive(int(pid)):
+        pid = "0"
     print(f"LoadState={'loaded' if UNIT.exists() else 'not-found'}")
     print(f"ActiveState={'active' if pid != '0' else 'inactive'}\nMainPID={pid}\nExecMainStatus=0")
+
+
+def alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def start() -> None:
@@ -22,13 +30,17 @@ def start() -> None:
     environ = dict(shlex.split(value)[0].split("=", 1) for name, value in said if name == "Environment")
     environ |= {name: os.environ[name] for name in ["PYTHONPATH"] if name in os.environ}  # a tree that is not installed
     (command,) = [shlex.split(value) for name, value in said if name == "ExecStart"]
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    PID.write_text(str(subprocess.Popen(command, env=environ, cwd="/", start_new_session=True, **quiet).pid))
+    (file,) = [value.removeprefix("append:") for name, value in said if name == "StandardError"]
+    with open(file, "ab") as stderr:
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "start_new_session": True}
+        child = subprocess.Popen(command, env=environ, cwd="/", stderr=stderr, **quiet)
+    PID.write_text(str(child.pid))
 
 
 def stop() -> None:
     if PID.exists():
-        os.kill(int(PID.read_text()), 15)
+        if alive(int(PID.read_text())):
+            os.kill(int(PID.read_text()), 15)
         PID.unlink()
 
 

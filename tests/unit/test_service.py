@@ -7,10 +7,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from misoctl import cli, launchd, service
+from misoctl import cli, client, launchd, service
 from misoctl.launchd import Launchd
 from misoctl.systemd import Systemd
 from protocol import errors
@@ -200,6 +201,25 @@ def test_without_launchctl_it_is_one_line(mac, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     with pytest.raises(Failure, match="there is no launchctl here"):
         mac.state()
+
+
+class Answering:
+    """A misod that is there, pid 1."""
+
+    def __init__(self, _paths):
+        self.welcome = SimpleNamespace(pid=self.pid)
+
+    __enter__, __exit__, pid = lambda self: self, lambda *_: None, 1
+
+
+def test_one_that_another_started_meanwhile_is_not_called_the_agent(mac, monkeypatch):
+    """`misoctl say` between the stop and the start: that one has the lock, and the agent's ends."""
+    monkeypatch.setattr(client, "Client", Answering)
+    with pytest.raises(Failure, match="pid 1, was there first") as caught:
+        service._start(mac, print)
+    assert caught.value.exit_code == errors.TRY_AGAIN
+    monkeypatch.setattr(Answering, "pid", 4242)
+    service._start(mac, print)
 
 
 # ---- what is written
