@@ -8,7 +8,7 @@ import gc
 import hashlib
 import math
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -23,13 +23,14 @@ from misod.miso.mimi import Mimi, concat_states, load_mimi, take_rows
 from misod.miso.model import Model
 from misod.miso.prefix import Prefixes
 from misod.miso.prompt import Prompt
-from misod.miso.recordings import hear, past_of, segment_of
+from misod.miso.recordings import check_speaker, hear, past_of, read_voice, segment_of
 from misod.miso.sampling import Sampler, Settings, draw_noise
 from misod.style import chosen
 from misod.voices import Segment, digests
 from misod.weights.manifest import Manifest, check
 
 TAIL_FRAMES = 1  # after the last: the codec still holds some of it
+HEARD_AT_ONCE = 1  # frame of silence before speech, as good speech has; those after it wait for a sound
 MAX_TRIES = 3  # of one piece, drawn anew where it went wrong
 POOL_BYTES = 512 << 20  # freed buffers that MLX may keep for the next frame
 
@@ -45,7 +46,6 @@ class MisoRow(Row):
     frame: tuple[mx.array, mx.array] | None = None  # the next: codes (1, K), finite (1,); in flight
     codec: dict | None = None
     voice: Segment | None = None  # before all context, and never dropped
-    read_from: str = ""  # digest of the dialogue's past that its cache was forked from
     frames: int = 0
     max_frames: int | None = None  # of the whole utterance
     context: list[Segment] = field(default_factory=list)  # what was spoken before this piece, oldest first
@@ -55,6 +55,8 @@ class MisoRow(Row):
     piece_floor: int = 0  # the frame before which this piece does not end
     piece_end: int = 0  # the frame at which it is cut
     watch: Watch | None = None
+    held: list[np.ndarray] = field(default_factory=list)  # pcm of quiet frames that nobody was given yet
+    heard: tuple[dict | None, int] = (None, 0)  # codec and frames as of the last frame that was given away
     tries: int = 0  # how often this piece was drawn anew
     flaw: str = ""  # cap, silence: how a piece ended that did not end of itself
 
@@ -107,8 +109,8 @@ class MisoEngine:
             raise ModelError(f"{directory}: the model cannot speak: {fault}") from None
         return engine
 
-    def hear(self, pcm: np.ndarray, words: str) -> Generator[None, None, Heard]:
-        return hear(self, pcm, words)
+    def hear(self, pcm: np.ndarray, words: str, speaker: int) -> Generator[None, None, Heard]:
+        return hear(self, pcm, words, speaker)
 
     def prefill(self, say: Say) -> MisoRow:
         turns = self._turns(say)
@@ -138,10 +140,7 @@ class MisoEngine:
             turns = text.turns(say.text) if say.script else [text.Turn(0, say.speaker, say.text)]
         except ValueError as error:
             raise RowFault(str(error), "bad_value") from None
-        last = max(turn.speaker for turn in turns)
-        if last >= self.speech.speakers:
-            known = f"0 to {self.speech.speakers - 1}" if self.speech.speakers > 1 else "0 only"
-            raise RowFault(f"the speakers of {self.info.model} are {known}, not {last}", "bad_value")
+        check_speaker(self, max(turn.speaker for turn in turns))
         return turns
 
     def step(self, rows: list[MisoRow]) -> list[Chunk | Fault]:
@@ -151,7 +150,9 @@ class MisoEngine:
         heard = [i for i, row in enumerate(rows) if finite[i] and codes[i].any()]  # all zeros is the EOS frame
         pcm = dict(zip(heard, self._advance([rows[i] for i in heard], codes[heard]), strict=True)) if heard else {}
         return [
-            self._settle(row, pcm.get(i)) if finite[i] else Fault(f"logits were not finite at frame {row.frames}")
+            self._hold(row, self._settle(row, pcm.get(i)))
+            if finite[i]
+            else Fault(f"logits were not finite at frame {row.frames}")
             for i, row in enumerate(rows)
         ]
 
@@ -159,6 +160,9 @@ class MisoEngine:
         if row.reader:
             row.reader.close()
         row.reader = row.cache = row.shadow = row.frame = row.codec = row.key = row.prompt_h = None
+
+    def keep(self, digest: str) -> None:
+        self.prefixes.store(digest)
 
     def forget(self, digest: str) -> None:
         self.prefixes.forget(digest)
@@ -212,8 +216,7 @@ class MisoEngine:
             return Chunk(pcm, "cap", row.turn.number)
         if not ended and (wrong := row.watch.see(row.codes[-1], pcm)):
             if row.tries < MAX_TRIES:
-                self._draw_anew(row, wrong)
-                return Chunk(pcm, turn=row.turn.number)
+                return Chunk(self._draw_anew(row, wrong, pcm), turn=row.turn.number)
             if wrong != SILENCE:
                 return Fault(f"the speech went wrong ({wrong}), {MAX_TRIES} times over", "degenerate")
             ended, row.flaw = True, SILENCE
@@ -223,6 +226,18 @@ class MisoEngine:
         if row.frames == 0:
             return Fault("the model ended before it made a sound")
         return self._go_on(row, pcm)
+
+    def _hold(self, row: MisoRow, chunk: Chunk | Fault) -> Chunk | Fault:
+        """Silence where speech should begin stays here until a sound: where none comes it is drawn anew, unheard."""
+        if isinstance(chunk, Fault):
+            return chunk
+        seen = row.watch.frames - row.watch.first
+        if chunk.end is None and not row.watch.spoke and seen > HEARD_AT_ONCE:
+            row.held.append(chunk.pcm)
+            return replace(chunk, pcm=np.zeros(0, np.float32))
+        chunk = replace(chunk, pcm=np.concatenate([*row.held, chunk.pcm]))
+        row.held, row.heard = [], (row.codec, row.frames)
+        return chunk
 
     def _go_on(self, row: MisoRow, pcm: np.ndarray) -> Chunk | Fault:
         """A piece is over: its last pcm, what is between it and the next, and the next begun; or the end."""
@@ -257,22 +272,27 @@ class MisoEngine:
         row.frames += frames
         return np.array(pcm)[0]
 
-    def _draw_anew(self, row: MisoRow, wrong: str) -> None:
-        """From the last good frame on, with new noise. What was heard was heard: the codec's state runs on."""
-        good = row.watch.began
+    def _draw_anew(self, row: MisoRow, wrong: str, pcm: np.ndarray) -> np.ndarray:
+        """From the last good frame on, with new noise. What was heard was heard, there the codec's state runs on:
+        the last frame's pcm, or none where it is taken back with those held."""
+        good, made = row.watch.began, row.frames
         row.mended.append(f"{wrong} at frame {row.frames}")
         row.tries += 1
-        wasted = len(row.codes) - good
+        if not row.watch.spoke:
+            row.codec, row.frames = row.heard
+            row.held, pcm = [], pcm[:0]
+        wasted = len(row.codes) - good - (made - row.frames)  # heard in vain
         row.piece_floor, row.piece_end = row.piece_floor + wasted, row.piece_end + wasted
         row.codes, row.watch = row.codes[:good], Watch(self.frame_rate_hz, good)
         caches = [cache for cache in (row.cache, row.shadow) if cache]
         for cache, start in zip(caches, row.starts, strict=True):
             cache.rewind(start + max(0, good - 1))
-        if good == 0:
-            self._draw([row], row.prompt_h)
-            return
-        last = mx.array(np.repeat(row.codes[-1][None], len(caches), axis=0))
-        self._draw([row], self.model.read(self.model.embed_frame(last), RowsCache(caches)))
+        last_h = row.prompt_h
+        if good > 0:
+            last = mx.array(np.repeat(row.codes[-1][None], len(caches), axis=0))
+            last_h = self.model.read(self.model.embed_frame(last), RowsCache(caches))
+        self._draw([row], last_h)
+        return pcm
 
     def _take_piece(self, row: MisoRow) -> str | None:
         """The next of the row's text, told to the receipt; None after the last."""
@@ -321,11 +341,11 @@ class MisoEngine:
         room = self.model.args.backbone.max_seq_len - row.cache.offset - len(tokens)
         if room < 1:
             raise RowFault(f"a sentence of {len(tokens)} tokens is more than the model can read")
-        last_h = self._read_rows(tokens, mask, row.cache)
+        last_h = self.read_rows(tokens, mask, row.cache)
         if row.style.guidance != 1:
             row.shadow = self.model.new_cache()
             tokens, mask = self.prompt.build([], row.voices[-1], "")
-            silent_h = self._read_rows(tokens, mask, row.shadow)
+            silent_h = self.read_rows(tokens, mask, row.shadow)
             last_h = mx.concatenate([last_h, silent_h])
         return last_h, room
 
@@ -339,17 +359,18 @@ class MisoEngine:
             return self.model.new_cache(), 0
         named, chain = bool(row.say.voice and row.say.voice.name), digests(context)
         count, cache = self.prefixes.find(chain, self.prompt.segment_length(row.voice) if named else 0)
-        row.read_from = chain[count - 1] if count > bool(row.voice) else ""
         if cache is not None:
             return cache, count
-        cache = self.model.new_cache()
         if not row.voice:
-            return cache, 0
-        self._read_rows(*self.prompt.context_rows([row.voice]), cache)
-        kv = cache.packed()
-        mx.eval(kv)
-        self.prefixes.add(chain[0], kv, on_disk=named)
-        return KVCache.fork(kv), 1
+            return self.model.new_cache(), 0
+        reading = read_voice(self, row.voice)
+        while True:
+            try:
+                next(reading)
+            except StopIteration as end:
+                if named:
+                    self.prefixes.store(chain[0], end.value)
+                return KVCache.fork(end.value), 1
 
     def _remember(self, row: MisoRow) -> None:
         """What the row's cache holds is the past of what is said next in its dialogue, if the model takes so much."""
@@ -357,12 +378,13 @@ class MisoEngine:
         context = [*([row.voice] if row.voice else []), *row.context, row.said[-1]]
         if len(context) > self.speech.segments or row.cache.offset >= self.model.args.backbone.max_seq_len:
             return
-        self._read_rows(*self.prompt.audio_rows(row.said[-1].codes[:, :0]), row.cache)  # the EOS frame
+        self.read_rows(*self.prompt.audio_rows(row.said[-1].codes[:, :0]), row.cache)  # the EOS frame
         kv = row.cache.packed()
         mx.async_eval(kv)
-        self.prefixes.add(digests(context)[-1], kv, on_disk=False, replaces=row.read_from)
+        row.kept = digests(context)[-1]
+        self.prefixes.add(row.kept, kv)
 
-    def _read_rows(self, tokens: np.ndarray, mask: np.ndarray, cache: KVCache) -> mx.array:
+    def read_rows(self, tokens: np.ndarray, mask: np.ndarray, cache: KVCache) -> mx.array:
         return self.model.read(self.model.embed_prompt(mx.array(tokens), mx.array(mask)), cache)
 
     def _fitting(self, row: MisoRow, piece: str, frames: int) -> list[Segment]:
