@@ -12,14 +12,11 @@ from dataclasses import asdict
 import click
 
 import misoctl
-from misoctl import handed, voices
+from misoctl import handed, service, voices
 from misoctl.talk import hush, tell
 from protocol import errors
 from protocol.errors import Failure
 from protocol.exits import Program
-
-STOP_S = 10.0  # beyond misod's drain
-DRAIN_S = 15.0  # its default, where it could not be asked
 
 SECONDS = click.FloatRange(0.1, 1e8)
 KEEP_HELP = "Seconds without a request after which the model is freed, from now on."
@@ -70,7 +67,7 @@ def cli() -> None:
     """
 
 
-for verb in (*handed.VERBS, *voices.VERBS):
+for verb in (*handed.VERBS, *voices.VERBS, service.service):
     cli.add_command(verb)
 
 
@@ -189,7 +186,12 @@ def replay(receipt, output, raw, quiet) -> None:
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 def status(as_json) -> None:
-    """What the daemon is doing. Exit 69 where none runs."""
+    """What the daemon is doing. Exit 69 where none runs.
+
+    \b
+      misoctl status
+      misoctl status --json | jq .state
+    """
     from misoctl.client import Client
     from protocol.paths import find_paths
 
@@ -238,7 +240,11 @@ def load(model, keep_alive_s, quiet) -> None:
 @cli.command()
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 def unload(quiet) -> None:
-    """Free the model's memory. The daemon stays, and the next `say` loads again."""
+    """Free the model's memory. The daemon stays, and the next `say` loads again.
+
+    \b
+      misoctl unload
+    """
     from misoctl.speech import telling
     from misoctl.start import connect
     from protocol.paths import find_paths
@@ -254,7 +260,12 @@ def unload(quiet) -> None:
 @cli.command()
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 def start(quiet) -> None:
-    """Start the daemon, if none runs, and wait until it can speak."""
+    """Start the daemon, if none runs, and wait until it can speak.
+
+    \b
+      misoctl start
+      MISO_MAX_ROWS=2 misoctl start
+    """
     from misoctl.start import connect
     from protocol.paths import find_paths
 
@@ -270,36 +281,38 @@ def start(quiet) -> None:
 @cli.command()
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 def stop(quiet) -> None:
-    """Stop the daemon once what it speaks is finished."""
-    from misoctl.client import Client, NoDaemon
-    from protocol.paths import find_paths, lock_holder
+    """Stop the daemon once what it speaks is finished.
 
-    talk, paths, drain_s = hush if quiet else tell, find_paths(), DRAIN_S
-    try:
-        with Client(paths) as client:
-            now = client.drain()
-            pid, drain_s = now.pid, now.drain_s
-    except errors.UnsafePath:
-        raise
-    except Failure as failure:
-        # of another version, stuck, unreachable: SIGTERM drains too, and needs no common language
-        pid = lock_holder(paths.lock)
-        if not pid and isinstance(failure, NoDaemon):
-            talk("misod is not running")
-            return
-        if pid:
-            os.kill(pid, signal.SIGTERM)
-    deadline_s = time.monotonic() + drain_s + STOP_S
-    # not whether the pid is there: in a container nobody may reap it
-    while pid and lock_holder(paths.lock) == pid:
-        if time.monotonic() > deadline_s:
-            raise Failure(errors.SOFTWARE, f"misod, pid {pid}, is still running", f"`kill -9 {pid}`; see {paths.log}")
-        time.sleep(0.02)
-    talk(f"misod stopped, pid {pid}" if pid else "misod stopped")
+    \b
+      misoctl stop
+    """
+    from misoctl.start import stop_daemon
+    from protocol.paths import find_paths
+
+    stop_daemon(find_paths(), hush if quiet else tell)
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "fish", "zsh"]))
+def completion(shell) -> None:
+    """Print what SHELL must read to complete verbs, options, voices, models and files.
+
+    \b
+      eval "$(misoctl completion bash)"       # in ~/.bashrc; bash 4.4 or newer
+      eval "$(misoctl completion zsh)"        # in ~/.zshrc, after compinit
+      misoctl completion fish | source        # in ~/.config/fish/config.fish
+    """
+    from misoctl.completion import script
+
+    click.echo(script(shell, cli))
 
 
 def main() -> None:
     """The program, stopped by signals on its way."""
+    if "_MISOCTL_COMPLETE" in os.environ:
+        from misoctl.completion import attach
+
+        attach(cli)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `misoctl status | head -1` ends as any program does
     _stop_on_signals()
     try:

@@ -7,13 +7,14 @@ from typing import NoReturn
 import click
 
 from protocol.errors import near
+from protocol.exits import Verbs
 
 
-def hand_over(verb: str, *arguments: str) -> NoReturn:
+def hand_over(*arguments: str) -> NoReturn:
     """-P: not a misod that lies in the caller's directory."""
     for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed
         stream.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "misod", verb, *arguments])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "misod", *arguments])
 
 
 class Handed(click.Command):
@@ -24,10 +25,22 @@ class Handed(click.Command):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> NoReturn:
-        hand_over(self.name, *ctx.meta["arguments"])
+        hand_over(*ctx.command_path.split()[1:], *ctx.meta["arguments"])
 
 
 PULLABLE = ("miso", "kitten")
+SETTINGS = (
+    "model",
+    "keep_alive_s",
+    "max_rows",
+    "max_requests",
+    "step_timeout_s",
+    "drain_s",
+    "memory_gb",
+    "prefix_gb",
+    "prefix_disk_gb",
+    "log_level",
+)
 
 
 def _known(_ctx, _param, model: str) -> str:
@@ -63,13 +76,13 @@ quiet_option = click.option("-q", "--quiet", is_flag=True, help="Say nothing on 
 def pull(**_) -> None:
     """Download MODEL (miso), convert it for this machine, check it.
 
-    Says first how much that is and what room it takes. Stopped at any point, the same command goes on from there.
-
     \b
       misoctl pull
       misoctl pull miso --precision q4
       misoctl pull --from mlx-community/MisoLabs-MisoTTS-bf16   # half as much
       misoctl pull --from ~/Downloads/MisoTTS                   # no network
+
+    Says first how much that is and what room it takes. Stopped at any point, the same command goes on from there.
     """
 
 
@@ -126,11 +139,11 @@ MODEL_VERBS = (pull, list_, show, rm, verify)
 def doctor(**_) -> None:
     """Check this machine, the models and the daemon.
 
-    Each line is ok, warn or fail, with the cure below it; exit 1 if one is fail. Nothing is changed or started.
-
     \b
       misoctl doctor
       misoctl doctor --json | jq '.[] | select(.state != "ok")'
+
+    Each line is ok, warn or fail, with the cure below it; exit 1 if one is fail. Nothing is changed or started.
     """
 
 
@@ -145,11 +158,11 @@ def doctor(**_) -> None:
 def normalize(text, source, as_json: bool, emoji: str, letters: bool) -> None:
     """Show what would be spoken of TEXT, or of what is piped in, one sentence a line. Nothing is spoken.
 
-    A span is [start, end, source_start, source_end], in characters: of the line, and of the text it stands for.
-
     \b
-      misoctl normalize "It cost $5.3 billion."
+      misoctl normalize 'It cost $5.3 billion.'
       misoctl normalize -f letter.md --json | jq '.[].text'
+
+    A span is [start, end, source_start, source_end], in characters: of the line, and of the text it stands for.
     """
     import tempfile
 
@@ -164,4 +177,53 @@ def normalize(text, source, as_json: bool, emoji: str, letters: bool) -> None:
     hand_over("normalize", "--emoji", emoji, *["--json"] * as_json, *["--letters"] * letters)
 
 
-VERBS = (doctor, normalize, *MODEL_VERBS)
+@click.group(cls=Verbs, invoke_without_command=True)
+@json_option
+@click.pass_context
+def config(ctx, as_json) -> None:
+    """The settings: each with its value and where that is from.
+
+    \b
+      misoctl config
+      misoctl config set keep_alive_s 3600
+      misoctl config edit
+
+    A flag of `misod serve` goes before a MISO_* variable, that before config.toml, that before the default.
+    """
+    if ctx.invoked_subcommand is None:
+        hand_over("config", *["--json"] * as_json)
+
+
+@config.command("set", cls=Handed)
+@click.argument("key")
+@click.argument("value")
+@quiet_option
+def set_(**_) -> None:
+    """Write one setting into config.toml; the rest of the file stays as it is.
+
+    \b
+      misoctl config set max_rows 4
+      misoctl config set model nano
+    """
+
+
+@config.command(cls=Handed)
+def path(**_) -> None:
+    """Where config.toml is, or would be.
+
+    \b
+      cat "$(misoctl config path)"
+    """
+
+
+@config.command(cls=Handed)
+def edit(**_) -> None:
+    """Open config.toml in $VISUAL or $EDITOR, and check what was written.
+
+    \b
+      misoctl config edit
+      EDITOR="code --wait" misoctl config edit
+    """
+
+
+VERBS = (config, doctor, normalize, *MODEL_VERBS)

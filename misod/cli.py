@@ -12,7 +12,7 @@ import click
 
 import misod
 from misod import commands
-from misod.config import Settings, load_settings, variable
+from misod.config import Settings, load_settings, meant, unknown_variables, variable
 from protocol import errors
 from protocol.exits import Program
 from protocol.paths import find_paths
@@ -42,16 +42,22 @@ def _with_settings(command):
 
 
 @main.command()
+@click.option("--agent", is_flag=True, help="For launchd: exit 0 unless a restart may help.")
 @_with_settings
-def serve(**flags) -> None:
+def serve(agent: bool, **flags) -> None:
     """Run in the foreground until SIGTERM or `misoctl stop`.
+
+    \b
+      misod serve
+      misod serve --model nano --log-level debug
 
     Each setting is a flag, else a variable of the environment, else a line of config.toml, else its default.
     MISO_HOME moves everything: config.toml, models, logs, the socket.
     """
     from misod.engine import open_engine
 
-    leave(run(flags, open_engine))
+    code = run(flags, open_engine)
+    leave(errors.OK if agent and code != errors.SOFTWARE else code)  # launchd would try a wrong setting for ever
 
 
 def run(flags: dict, opener: Callable[[Path, int, "PrefixRoom"], "Engine"]) -> int:
@@ -65,6 +71,8 @@ def run(flags: dict, opener: Callable[[Path, int, "PrefixRoom"], "Engine"]) -> i
         paths = find_paths()
         home = paths.home
         settings = load_settings(paths.config, flags)
+        for name in unknown_variables(os.environ):  # misoctl hands this on to whoever it started us for
+            print(f"misod: {name} means nothing to miso; {meant(name)}", file=sys.stderr, flush=True)
         lock = secure(paths)  # held until the process ends
         start_log(paths.log, settings.log_level)
     except errors.Failure as failure:

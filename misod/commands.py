@@ -14,6 +14,7 @@ import click
 from misod.weights.plan import EMBEDDINGS, PRECISIONS
 from protocol import errors
 from protocol.errors import Failure
+from protocol.exits import Verbs
 from protocol.paths import find_paths
 
 
@@ -180,7 +181,79 @@ def normalize(as_json, emoji, letters) -> None:
         click.echo(piece.text)
 
 
-VERBS = (*MODEL_VERBS, doctor, normalize)
+@click.group(cls=Verbs, invoke_without_command=True)
+@as_json
+@click.pass_context
+def config(ctx, as_json) -> None:
+    """The settings, and where each is from."""
+    if ctx.invoked_subcommand is not None:
+        return
+    from misod import config as settings
+
+    print_data()
+    file = find_paths().config
+    table = settings.read_toml(file)
+    rows = list(settings.origins(file, {}, os.environ, table))
+    if as_json:
+        click.echo(json.dumps([dict(zip(("name", "value", "origin"), row, strict=True)) for row in rows]))
+    for name, value, origin in () if as_json else rows:
+        click.echo(f"{name:<15} {value!s:<8} {origin}")
+    for name in settings.unknown_variables(os.environ):
+        tell(f"{name} means nothing to miso; {settings.meant(name)}")
+    for line in settings.unknown_keys(file, table):
+        raise settings.ConfigError(line)  # as misod would
+
+
+@config.command("set")
+@click.argument("key")
+@click.argument("value")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
+def set_(key, value, quiet) -> None:
+    """Write one setting into config.toml."""
+    from misod import config as settings
+    from protocol.paths import lock_holder
+
+    paths = find_paths()
+    try:
+        settings.write_setting(paths.config, key, value)
+    except OSError as error:
+        raise errors.of_file(error, paths.config) from None
+    if os.environ.get(settings.variable(key)):
+        tell(f"{settings.variable(key)} of this shell goes before it")
+    if not quiet and lock_holder(paths.lock) is not None:
+        tell("misod runs, and reads it at its next start: `misoctl stop`, or `misoctl service restart`")
+
+
+@config.command()
+def path() -> None:
+    """Where config.toml is, or would be."""
+    click.echo(find_paths().config)
+
+
+@config.command()
+def edit() -> None:
+    """Open config.toml in $VISUAL or $EDITOR, and check what was written."""
+    import shlex
+    import subprocess
+
+    from misod import config as settings
+
+    file = find_paths().config
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    try:
+        if not file.exists():
+            settings.write_file(file, settings.template())
+        code = subprocess.call([*shlex.split(editor), str(file)])
+    except FileNotFoundError:
+        raise Failure(errors.NO_PROGRAM, f"there is no editor {editor!r}", "set EDITOR") from None
+    except (OSError, ValueError) as error:  # ValueError: a quote that is not closed
+        raise Failure(errors.NO_PROGRAM, f"{editor}: {error}", "set EDITOR") from None
+    if code:
+        raise Failure(errors.FAILED, f"{editor} ended with {code}")
+    settings.load_settings(file, {}, {})
+
+
+VERBS = (*MODEL_VERBS, doctor, normalize, config)
 
 
 def _default(paths) -> str:

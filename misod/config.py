@@ -1,12 +1,17 @@
-"""Settings: flag > MISO_* variable > config.toml > default. Read here and nowhere else."""
+"""Settings: flag > MISO_* variable > config.toml > default. Read and written here and nowhere else."""
 
+import json
 import os
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from protocol.errors import BAD_CONFIG, Failure
+from protocol.errors import BAD_CONFIG, Failure, near
+from protocol.paths import make_directories
+
+NO_SETTINGS = ("MISO_HOME", "MISO_TRANSCRIBER_MODEL")  # variables that misoctl reads
 
 
 class ConfigError(Failure):
@@ -41,22 +46,92 @@ def variable(name: str) -> str:
 
 def load_settings(config: Path, flags: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> Settings:
     """`flags` holds only what was given on the command line. Raises ConfigError."""
-    table = _read_toml(config)
+    table = read_toml(config)
+    for line in unknown_keys(config, table):
+        raise ConfigError(line)
+    return Settings(**{name: value for name, value, _ in origins(config, flags, environ, table)})
+
+
+def origins(config: Path, flags: Mapping[str, object], environ: Mapping[str, str], table: dict) -> Iterator[tuple]:
+    """(name, value, where from) of each setting; `table` is read_toml of `config`. Raises ConfigError."""
+    for f in fields(Settings):
+        if flags.get(f.name) is not None:
+            origin = f"--{f.name.replace('_', '-')}"
+            yield f.name, _parsed(f, flags[f.name], origin), origin
+        elif environ.get(variable(f.name)):  # set to nothing is not set
+            yield f.name, _parsed(f, environ[variable(f.name)], variable(f.name)), variable(f.name)
+        elif f.name in table:
+            yield f.name, _parsed(f, table[f.name], f"{f.name} in {config}"), f"{config}"
+        else:
+            yield f.name, f.default, "default"
+
+
+def unknown_keys(config: Path, table: dict) -> Iterator[str]:
+    """A line for each key of the file that is no setting."""
+    names = [f.name for f in fields(Settings)]
+    for key in sorted(table.keys() - set(names)):
+        yield f"{config}: unknown setting {key!r}; {near(key, names)}"
+
+
+def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
+    """Names that would be ignored without a word (ollama #4973)."""
+    known = {*NO_SETTINGS, *(variable(f.name) for f in fields(Settings))}
+    yield from sorted(name for name in environ if name.startswith("MISO_") and name not in known)
+
+
+def meant(unknown: str) -> str:
+    """What to do about an unknown variable."""
+    import difflib  # 5 ms
+
+    known = [*NO_SETTINGS, *(variable(f.name) for f in fields(Settings))]
+    close = difflib.get_close_matches(unknown, known, n=1, cutoff=0.7)  # all of them begin alike
+    return f"did you mean {close[0]}?" if close else f"`unset {unknown}`; `misoctl config` lists the settings"
+
+
+def write_setting(config: Path, name: str, text: str) -> None:
+    """Put one setting into the file; its other lines stay as they are. Raises ConfigError, or OSError."""
     known = {f.name: f for f in fields(Settings)}
-    if unknown := table.keys() - known.keys():
-        raise ConfigError(f"{config}: unknown setting {min(unknown)!r}; there are {', '.join(known)}")
-    values = {}
-    for name, f in known.items():
-        if flags.get(name) is not None:
-            values[name] = _parsed(f, flags[name], f"--{name.replace('_', '-')}")
-        elif environ.get(variable(name)):  # set to nothing is not set
-            values[name] = _parsed(f, environ[variable(name)], variable(name))
-        elif name in table:
-            values[name] = _parsed(f, table[name], f"{name} in {config}")
-    return Settings(**values)
+    if name not in known:
+        raise ConfigError(f"unknown setting {name!r}; {near(name, known)}")
+    value = _parsed(known[name], text, name)
+    table = read_toml(config)
+    before = config.read_text("utf-8") if table or config.exists() else ""
+    line = f"{name} = {json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value}"
+    old_line = re.compile(rf"^{name}\s*=[^#\n]*?(\s*#.*)?$", re.MULTILINE)
+    after, found = old_line.subn(lambda old: line + (old[1] or ""), before, count=1)
+    if not found:
+        after = before + "\n" * (before[-1:] not in ("", "\n")) + line + "\n"
+    if not _same(after, table | {name: value}):
+        raise ConfigError(f"{config}: cannot change the line of {name}; `misoctl config edit`")
+    write_file(config, after)
 
 
-def _read_toml(path: Path) -> dict:
+def write_file(config: Path, text: str) -> None:
+    """Whole or not at all; one that is a link elsewhere stays one."""
+    make_directories(config.parent)
+    target = config.resolve()
+    partial = target.with_name(f".{target.name}.partial")
+    partial.write_text(text, "utf-8")
+    partial.replace(target)
+
+
+def template() -> str:
+    """A config.toml with nothing in it but what could be."""
+    lines = ["# misod reads this when it starts: `misoctl service restart`, or `misoctl stop` and then say something."]
+    for f in fields(Settings):
+        lines += ["", f"# {f.metadata['help']}", f"# {f.name} = {json.dumps(f.default)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _same(text: str, table: dict) -> bool:
+    try:
+        return tomllib.loads(text) == table
+    except ValueError:
+        return False
+
+
+def read_toml(path: Path) -> dict:
+    """What the file says; nothing where it is not there. Raises ConfigError."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:

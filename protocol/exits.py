@@ -12,7 +12,16 @@ import click
 from protocol import errors
 
 
-class Program(click.Group):
+class Verbs(click.Group):
+    """Of a verb that it has not, says which it has."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple:
+        if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
+            raise click.UsageError(f"No such command {args[0]!r}: {errors.near(args[0], self.commands)}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class Program(Verbs):
     """Its verbs raise, this tells: UsageError, Failure, and the OSError of a standard output that takes no more."""
 
     def main(self, *args, **extra) -> NoReturn:

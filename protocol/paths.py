@@ -13,6 +13,7 @@ from protocol.errors import UnsafePath
 
 SUN_PATH_BYTES = 103 if sys.platform == "darwin" else 107  # sockaddr_un, less the final zero
 SOCKET_NAME = "misod.sock"
+AGENT_LABEL = "miso.misod"  # what launchd calls the login agent
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ ARROWS = {
     ),
     "all of misoctl loads nothing heavy, nor the daemon": (
         "import misoctl.cli, misoctl.client, misoctl.handed, misoctl.player, misoctl.sink, misoctl.speech, zmq\n"
-        "import misoctl.start, misoctl.learning, misoctl.transcriber, misoctl.voicefile, misoctl.voices",
+        "import misoctl.start, misoctl.learning, misoctl.transcriber, misoctl.voicefile, misoctl.voices\n"
+        "import misoctl.completion, misoctl.service, misoctl.launchd, misoctl.systemd",
         HEAVY | {"misod"},
     ),
     "protocol imports neither side": (

@@ -1,6 +1,5 @@
 """The home and the daemon in it: permissions, socket, lock, settings, the login agent."""
 
-import difflib
 import errno
 import os
 import re
@@ -8,17 +7,14 @@ import shutil
 import socket as sockets
 import stat
 import time
-from dataclasses import fields
 from pathlib import Path
 
 import psutil
 
-from misod.config import ConfigError, Settings, load_settings, variable
+from misod.config import ConfigError, load_settings, meant, unknown_variables
 from misod.doctor.finding import Finding, Site, fail, ok, run, warn
 from protocol.errors import MOVE_HOME, UnsafePath
-from protocol.paths import SUN_PATH_BYTES, check_private, lock_holder
-
-AGENT_LABEL = "miso.misod"  # of the launchd agent
+from protocol.paths import AGENT_LABEL, SUN_PATH_BYTES, check_private, lock_holder
 
 
 def home(site: Site) -> Finding:
@@ -111,25 +107,20 @@ def config(site: Site) -> Finding:
     try:
         load_settings(path, {}, {})
     except ConfigError as error:
-        return fail("config", str(error), f"mend {path}; `misod serve --help` lists the settings")
+        return fail("config", str(error), "mend it with `misoctl config edit`")
     return ok("config", f"{path}" if os.path.exists(path) else f"defaults; {path} is not there")
 
 
 def variables(site: Site) -> Finding:
     """A misspelt setting would be ignored without a word."""
-    clients = ("MISO_HOME", "MISO_TRANSCRIBER_MODEL")
-    known = [*clients, *(variable(f.name) for f in fields(Settings))]
-    here = sorted(name for name in site.environ if name.startswith("MISO_"))
     try:
         load_settings(Path(os.devnull), {}, site.environ)
     except ConfigError as error:
-        return fail("variables", str(error), "correct it or unset it; `misod serve --help` lists the settings")
-    unknown = [name for name in here if name not in known]
-    if not unknown:
-        return ok("variables", ", ".join(here) or "no MISO_* variable is set")
-    near = difflib.get_close_matches(unknown[0], known, n=1)
-    cure = f"did you mean {near[0]}?" if near else f"`unset {unknown[0]}`; `misod serve --help` lists the settings"
-    return warn("variables", f"{', '.join(unknown)} means nothing to miso", cure)
+        return fail("variables", str(error), "correct it or unset it; `misoctl config` lists the settings")
+    if unknown := list(unknown_variables(site.environ)):
+        return warn("variables", f"{', '.join(unknown)} means nothing to miso", meant(unknown[0]))
+    here = sorted(name for name in site.environ if name.startswith("MISO_"))
+    return ok("variables", ", ".join(here) or "no MISO_* variable is set")
 
 
 def login_agent(_site: Site) -> Finding:

@@ -23,6 +23,7 @@ def answer(run: str) -> str:
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is misod's to obey: it may speak on for a while
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a misod that ended wants no answer, nor a traceback in its log
     kitten_text_processing.warm()
     while (line := sys.stdin.buffer.readline()).endswith(END):
         sys.stdout.buffer.write(answer(line[:-1].decode(*CODING)).encode(*CODING) + END)

@@ -318,7 +318,7 @@ def test_config(home, site):
     assert state(place.config(site), str(site.paths.config)) == OK
     for text, words in (("max_row = 4", "unknown setting 'max_row'"), ("max_rows = 0", "1..64"), ("[", "config.toml")):
         site.paths.config.write_text(text)
-        assert state(place.config(site), words, "misod serve --help") == FAIL
+        assert state(place.config(site), words, "misoctl config edit") == FAIL
 
 
 def test_variables(home):
