@@ -238,7 +238,8 @@ def main() -> None:
     p.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     a = p.parse_args()
     if a.child:
-        return serve(a)
+        serve(a)
+        return
     here = Path(__file__).parents[1]
     children = [Child(checkout, sys.argv[1:]) for checkout in (here, a.against) if checkout]
     if a.count:
