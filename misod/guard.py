@@ -62,11 +62,11 @@ class Watch:
     """
 
     def __init__(self, frame_rate_hz: float, frames: int = 0, ignore: frozenset[str] = frozenset()):
-        self.frames = frames
+        self.first = self.frames = frames
         self.began: int | None = None  # the frame, from 0, at which what was told of last began
         self._rate_hz, self._ignore = frame_rate_hz, ignore
         self._loudest_db = NOTHING_DB
-        self._spoke = False
+        self.spoke = False  # whether a frame was not quiet
         self._quiet = 0  # frames, of the silence that lasts
         self._past: deque[np.ndarray] = deque(maxlen=MAX_PERIOD)
         self._cycles = [
@@ -99,13 +99,13 @@ class Watch:
     def _is_quiet(self, level_db: float) -> bool:
         self._loudest_db = max(self._loudest_db, level_db)
         border = max(QUIET_DBFS, self._loudest_db - QUIET_UNDER_DB) + (QUIET_STAYS_DB if self._quiet else 0)
-        self._spoke |= level_db > border
+        self.spoke |= level_db > border
         return level_db <= border
 
     # Each: the frame at which it began, if there is too much of it.
 
     def _silence(self) -> int | None:
-        too_long = self._quiet >= self._frames(SILENCE_S if self._spoke else SILENCE_START_S)
+        too_long = self._quiet >= self._frames(SILENCE_S if self.spoke else SILENCE_START_S)
         return self.frames - self._quiet if too_long else None
 
     def _repeat(self) -> int | None:

@@ -178,7 +178,7 @@ def sheet(a):
     spectrum, rows = Spectrum(1024, 120, 240), []
     for path in a.wavs:
         wav = torch.from_numpy(wavfile.read(path)[1].astype(np.float32) / 32768)
-        rows.append(np.clip((spectrum(wav[None, None])[1][0].flip(0).numpy() + 6) / 10, 0, 1))
+        rows.append(np.clip((spectrum(wav[None, None])[1][0].flip(0).numpy() + 4) / 8, 0, 1))
     width = max(row.shape[1] for row in rows)
     rows = [np.pad(row, ((0, 6), (0, width - row.shape[1]))) for row in rows]
     Image.fromarray((np.vstack(rows) * 255).astype(np.uint8)).save(a.to)

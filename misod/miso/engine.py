@@ -8,7 +8,7 @@ import gc
 import hashlib
 import math
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -30,6 +30,7 @@ from misod.voices import Segment, digests
 from misod.weights.manifest import Manifest, check
 
 TAIL_FRAMES = 1  # after the last: the codec still holds some of it
+HEARD_AT_ONCE = 1  # frame of silence before speech, as good speech has; those after it wait for a sound
 MAX_TRIES = 3  # of one piece, drawn anew where it went wrong
 POOL_BYTES = 512 << 20  # freed buffers that MLX may keep for the next frame
 
@@ -55,6 +56,8 @@ class MisoRow(Row):
     piece_floor: int = 0  # the frame before which this piece does not end
     piece_end: int = 0  # the frame at which it is cut
     watch: Watch | None = None
+    held: list[np.ndarray] = field(default_factory=list)  # pcm of quiet frames that nobody was given yet
+    heard: tuple[dict | None, int] = (None, 0)  # codec and frames as of the last frame that was given away
     tries: int = 0  # how often this piece was drawn anew
     flaw: str = ""  # cap, silence: how a piece ended that did not end of itself
 
@@ -151,7 +154,9 @@ class MisoEngine:
         heard = [i for i, row in enumerate(rows) if finite[i] and codes[i].any()]  # all zeros is the EOS frame
         pcm = dict(zip(heard, self._advance([rows[i] for i in heard], codes[heard]), strict=True)) if heard else {}
         return [
-            self._settle(row, pcm.get(i)) if finite[i] else Fault(f"logits were not finite at frame {row.frames}")
+            self._hold(row, self._settle(row, pcm.get(i)))
+            if finite[i]
+            else Fault(f"logits were not finite at frame {row.frames}")
             for i, row in enumerate(rows)
         ]
 
@@ -212,8 +217,7 @@ class MisoEngine:
             return Chunk(pcm, "cap", row.turn.number)
         if not ended and (wrong := row.watch.see(row.codes[-1], pcm)):
             if row.tries < MAX_TRIES:
-                self._draw_anew(row, wrong)
-                return Chunk(pcm, turn=row.turn.number)
+                return Chunk(self._draw_anew(row, wrong, pcm), turn=row.turn.number)
             if wrong != SILENCE:
                 return Fault(f"the speech went wrong ({wrong}), {MAX_TRIES} times over", "degenerate")
             ended, row.flaw = True, SILENCE
@@ -223,6 +227,18 @@ class MisoEngine:
         if row.frames == 0:
             return Fault("the model ended before it made a sound")
         return self._go_on(row, pcm)
+
+    def _hold(self, row: MisoRow, chunk: Chunk | Fault) -> Chunk | Fault:
+        """Silence where speech should begin stays here until a sound: where none comes it is drawn anew, unheard."""
+        if isinstance(chunk, Fault):
+            return chunk
+        seen = row.watch.frames - row.watch.first
+        if chunk.end is None and not row.watch.spoke and seen > HEARD_AT_ONCE:
+            row.held.append(chunk.pcm)
+            return replace(chunk, pcm=np.zeros(0, np.float32))
+        chunk = replace(chunk, pcm=np.concatenate([*row.held, chunk.pcm]))
+        row.held, row.heard = [], (row.codec, row.frames)
+        return chunk
 
     def _go_on(self, row: MisoRow, pcm: np.ndarray) -> Chunk | Fault:
         """A piece is over: its last pcm, what is between it and the next, and the next begun; or the end."""
@@ -257,22 +273,27 @@ class MisoEngine:
         row.frames += frames
         return np.array(pcm)[0]
 
-    def _draw_anew(self, row: MisoRow, wrong: str) -> None:
-        """From the last good frame on, with new noise. What was heard was heard: the codec's state runs on."""
-        good = row.watch.began
+    def _draw_anew(self, row: MisoRow, wrong: str, pcm: np.ndarray) -> np.ndarray:
+        """From the last good frame on, with new noise. What was heard was heard, there the codec's state runs on:
+        the last frame's pcm, or none where it is taken back with those held."""
+        good, made = row.watch.began, row.frames
         row.mended.append(f"{wrong} at frame {row.frames}")
         row.tries += 1
-        wasted = len(row.codes) - good
+        if not row.watch.spoke:
+            row.codec, row.frames = row.heard
+            row.held, pcm = [], pcm[:0]
+        wasted = len(row.codes) - good - (made - row.frames)  # heard in vain
         row.piece_floor, row.piece_end = row.piece_floor + wasted, row.piece_end + wasted
         row.codes, row.watch = row.codes[:good], Watch(self.frame_rate_hz, good)
         caches = [cache for cache in (row.cache, row.shadow) if cache]
         for cache, start in zip(caches, row.starts, strict=True):
             cache.rewind(start + max(0, good - 1))
-        if good == 0:
-            self._draw([row], row.prompt_h)
-            return
-        last = mx.array(np.repeat(row.codes[-1][None], len(caches), axis=0))
-        self._draw([row], self.model.read(self.model.embed_frame(last), RowsCache(caches)))
+        last_h = row.prompt_h
+        if good > 0:
+            last = mx.array(np.repeat(row.codes[-1][None], len(caches), axis=0))
+            last_h = self.model.read(self.model.embed_frame(last), RowsCache(caches))
+        self._draw([row], last_h)
+        return pcm
 
     def _take_piece(self, row: MisoRow) -> str | None:
         """The next of the row's text, told to the receipt; None after the last."""

@@ -6,8 +6,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from benchmarks.degenerate import speak
 from misod.engine import Chunk, Fault, Say, open_engine
-from misod.miso.engine import MAX_TRIES, MisoEngine, MisoRow
+from misod.miso.engine import MAX_TRIES, TAIL_FRAMES, MisoEngine, MisoRow
 from misod.weights.models import bundled
 
 FRAME = 1920
@@ -101,9 +102,15 @@ def silent_frame(nano: MisoEngine) -> np.ndarray:
     return np.array(nano.mimi.encode(mx.zeros((1, FRAME * 12))))[0, : nano.model.args.audio_num_codebooks, -1]
 
 
+def loudest_frame(nano: MisoEngine) -> np.ndarray:
+    """Its codes (K,): of a vowel."""
+    spoken = speak(nano, Say(text=VICTIM, seed=4))
+    return spoken.codes[np.square(spoken.pcm).mean(axis=1).argmax()]
+
+
 @pytest.mark.parametrize("first", [0, 1, 2])
 def test_an_end_that_nearly_wins_at_the_start_does_not_cut_the_speech(nano, rig, undisturbed, first):
-    rig.force(np.zeros(8, int), lambda row: row.frames <= first)
+    rig.force(np.zeros(nano.model.args.audio_num_codebooks, int), lambda row: row.frames <= first)
     victim, last, pcm, beside = both(nano)
     assert last.end == "eos" and victim.frames >= 8
     assert_untouched(beside, undisturbed, min(len(pcm), len(undisturbed[0])))
@@ -124,8 +131,8 @@ def test_a_start_that_stays_silent_is_drawn_anew_and_spoken(nano, rig, undisturb
     rig.force(silence, lambda row: row.tries == 0)
     victim, last, pcm, beside = both(nano)
     assert last.end == "eos" and victim.mended == ["silence at frame 13"]
-    spoken = np.concatenate(pcm)[13 * FRAME :]
-    assert np.sqrt((spoken**2).mean()) > 0.02
+    loud = np.abs(np.concatenate(pcm)) > 0.02
+    assert loud[: 5 * FRAME].any() and victim.frames - TAIL_FRAMES == loud.size // FRAME  # of the 13, one was heard
     assert_untouched(beside, undisturbed, min(len(pcm), len(undisturbed[0])))
 
 
@@ -140,8 +147,7 @@ def test_silence_that_comes_again_and_again_ends_the_speech_with_its_name(nano, 
 
 @pytest.mark.parametrize("tries", [1, MAX_TRIES, MAX_TRIES + 1])
 def test_a_frame_that_repeats_is_drawn_anew_so_often_and_then_told(nano, rig, undisturbed, tries):
-    vowel = np.array([37, 11, 90, 4, 200, 17, 33, 5])
-    rig.force(vowel, lambda row: len(row.codes) >= 6 and row.tries < tries)
+    rig.force(loudest_frame(nano), lambda row: len(row.codes) >= 6 and row.tries < tries)
     victim, last, pcm, beside = both(nano)
     if tries <= MAX_TRIES:
         assert last.end == "eos" and len(victim.mended) == tries
@@ -167,8 +173,8 @@ def test_what_is_drawn_anew_goes_on_from_the_last_good_frame_as_if_nothing_else_
     monkeypatch.setattr(nano, "_draw", lambda rows, last_h: seen.append(last_h))
     codes, frames = list(row.codes), row.frames
     row.watch.began = 5
-    nano._draw_anew(row, "repeat")
-    assert len(row.codes) == 5 and row.frames == frames
+    heard = nano._draw_anew(row, "repeat", np.ones(FRAME, np.float32))
+    assert len(row.codes) == 5 and row.frames == frames and heard.all()
     tokens, mask = nano.prompt.build([], 0, row.spoken[0])
     cache = nano.model.new_cache()
     nano.model.read(nano.model.embed_prompt(mx.array(tokens), mx.array(mask)), cache)

@@ -96,7 +96,8 @@ def test_speech_that_does_not_end_is_cut_at_the_slowest_speakers_pace(nano):
 
 def test_a_prompt_and_its_frames_stay_within_the_context(nano, monkeypatch):
     def rows(count: int):
-        tokens = np.zeros((count, 9), np.int32), np.ones((count, 9), bool)
+        shape = count, nano.model.args.audio_num_codebooks + 1
+        tokens = np.zeros(shape, np.int32), np.ones(shape, bool)
         return lambda context, speaker, text: tokens
 
     assert nano.model.args.backbone.max_seq_len == 2048
@@ -120,7 +121,7 @@ def test_a_row_whose_numbers_break_faults_alone(nano):
 
 def test_an_end_at_the_very_first_frame_is_a_fault_and_not_silence(nano):
     row = nano.prefill(Say(text="Hello.", seed=1))
-    row.frame = mx.zeros((1, 8), mx.int32), mx.array([True])
+    row.frame = mx.zeros((1, nano.model.args.audio_num_codebooks), mx.int32), mx.array([True])
     (result,) = nano.step([row])
     assert isinstance(result, Fault) and "before it made a sound" in result.message
 

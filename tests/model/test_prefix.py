@@ -32,6 +32,12 @@ def shared(tmp_path_factory) -> MisoEngine:
     return open_engine(bundled(), max_rows=4, prefixes=room)
 
 
+def position_bytes(engine: MisoEngine) -> int:
+    """Of keys and values in fp32."""
+    backbone = engine.model.args.backbone
+    return 2 * backbone.num_layers * backbone.num_kv_heads * backbone.head_dim * 4
+
+
 @pytest.fixture
 def nano(shared) -> MisoEngine:
     """With a cache that holds nothing, in memory or on disk."""
@@ -341,7 +347,7 @@ def test_the_second_say_with_a_voice_reads_its_own_text_only(nano, read):
     assert second.voice_digest == voice.digest
     kept = nano.memory()
     assert (kept.prefix_hits, kept.prefix_misses) == (1, 1)
-    assert kept.prefix_bytes == 2 * 7 * 64 * 4 * length
+    assert kept.prefix_bytes == position_bytes(nano) * length
 
 
 def test_a_voice_is_heard_in_what_is_said(nano):
@@ -427,7 +433,7 @@ def test_a_voice_that_leaves_no_room_to_speak_is_refused_when_learned_and_when_u
 
 
 def test_the_longest_recording_leaves_room_to_speak(nano):
-    assert learn(nano, seconds=30.0).codes.shape == (8, 375)
+    assert learn(nano, seconds=30.0).codes.shape == (nano.model.args.audio_num_codebooks, 375)
     row, _ = speak(nano, voice=learn(nano, seconds=30.0), text="Hello.")
     assert row.cache is None and row.frames > 1
 
@@ -453,7 +459,7 @@ def test_what_is_said_next_reads_only_its_own_text(nano, read, monkeypatch, with
     second, _, dialogue = say_on(nano, dialogue, "Three.", voice=voice)
     assert read == [nano.prompt.length([], 0, "Three."), 1]  # and the EOS frame that ends it, once it is spoken
     assert [segment.text for segment in dialogue.segments] == ["One.", "Two.", "Three."]
-    grown = 2 * 7 * 64 * 4 * nano.prompt.segment_length(second.said[0])
+    grown = position_bytes(nano) * nano.prompt.segment_length(second.said[0])
     assert nano.memory().prefix_bytes == kept + grown  # the past it went on from is not kept beside it
 
 
