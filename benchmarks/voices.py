@@ -125,7 +125,7 @@ def holds(rounds: int) -> None:
         alone, heard, first = [], [], {True: [], False: []}
         for _ in range(rounds):
             alone.append(np.median(frames_beside(engine, 25)))
-            hearing = engine.hear(clip, TEXT)
+            hearing = engine.hear(clip, TEXT, 0)
             heard.append(np.median(frames_beside(engine, 25, hearing.__next__)))
             for named in first:
                 first[named].append(first_use_s(engine, clip, "anna" if named else ""))
@@ -137,7 +137,7 @@ def holds(rounds: int) -> None:
 
 
 def first_use_s(engine, clip: np.ndarray, name: str) -> float:
-    hearing = engine.hear(clip, TEXT)
+    hearing = engine.hear(clip, TEXT, 0)
     while True:
         try:
             next(hearing)
@@ -207,7 +207,7 @@ def on_disk(rounds: int, anew_s: float) -> None:
 
         for _ in range(rounds):
             times["forked, and written to"].append(timed_s(lambda: write_to(KVCache.fork(kv))))
-            times["written to disk"].append(timed_s(lambda: prefixes().add("d" * 64, kv, on_disk=True)))
+            times["written to disk"].append(timed_s(lambda: prefixes().store("d" * 64, kv)))
             times["read from disk"].append(timed_s(lambda: prefixes().find(["d" * 64], POSITIONS)[1].kv))
     print(f"a prefix of the 8B, {kv.nbytes / 1e6:.0f} MB: ms, and the share of reading the voice anew here")
     for way, all_s in times.items():
@@ -222,7 +222,7 @@ def fifty_voices() -> None:
     for number in range(50):
         kv = mx.full((*layout[:2], POSITIONS, layout[2]), number, mx.bfloat16)
         mx.eval(kv)
-        kept.add(str(number), kv, on_disk=False)
+        kept.add(str(number), kv)
     held_bytes = mx.get_active_memory() - base_bytes
     wanted, counted, held = (each / room.limit_bytes for each in (50 * kv.nbytes, kept.bytes, held_bytes))
     print(f"50 such prefixes, as shares of the memory they may take: {wanted:.2f}")

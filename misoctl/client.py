@@ -94,13 +94,7 @@ class Client:
         """
         message = m.Say(id=self._new_id(), **request)
         self._send(message)
-        try:
-            yield from self._stream(message.id)
-        except Failure:  # the daemon ended it, or is gone
-            raise
-        except BaseException:  # closed by the caller, or a signal while we waited
-            self._try_send(m.Cancel(id=message.id))
-            raise
+        yield from self._cancelling(message.id, self._stream(message.id))
 
     def load(self, model: str | None, keep_alive_s: float | None = None) -> Iterator[m.Message]:
         """Yields progress as it comes, last the status once the model is there. Raises Failure."""
@@ -111,8 +105,18 @@ class Client:
         yield from self._change(m.Unload(id=self._new_id()))
 
     def learn(self, **request) -> Iterator[m.Message]:
-        """As load, last the voices with the new one alone."""
-        yield from self._change(m.Learn(id=self._new_id(), **request), m.Voices)
+        """As load, last the voices with the new one alone. Stopped early, nothing is learned."""
+        message = m.Learn(id=self._new_id(), **request)
+        yield from self._cancelling(message.id, self._change(message, m.Voices))
+
+    def _cancelling(self, request: int, stream: Iterator[m.Message]) -> Iterator[m.Message]:
+        try:
+            yield from stream
+        except Failure:  # the daemon ended it, or is gone
+            raise
+        except BaseException:  # closed by the caller, or a signal while we waited
+            self._try_send(m.Cancel(id=request))
+            raise
 
     def _change(self, message: m.Message, last: type[m.Message] = m.Status) -> Iterator[m.Message]:
         self._send(message)

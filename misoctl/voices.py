@@ -2,14 +2,17 @@
 
 import json
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 
 from misoctl.handed import json_option, quiet_option
 from misoctl.talk import hush, tell
 from protocol import errors
-from protocol import messages as m
 from protocol.errors import Failure
+
+if TYPE_CHECKING:  # 17 ms, of what --help takes
+    from protocol import messages as m
 
 replace_option = click.option("--replace", is_flag=True, help="In place of what has that name.")
 TRANSCRIBER_HELP = "Whisper model for a recording without words: a folder, or a name that it has here already."
@@ -17,7 +20,11 @@ TRANSCRIBER_HELP = "Whisper model for a recording without words: a folder, or a 
 
 def slug(_ctx, _param, name: str | None) -> str | None:
     """A voice's or a session's name. Another is refused with the nearest that would do."""
-    if name is None or m.is_name(name):
+    if name is None:
+        return None
+    from protocol import messages as m
+
+    if m.is_name(name):
         return name
     import re
     import unicodedata
@@ -31,7 +38,7 @@ def chosen(ctx, param, name: str | None) -> str | None:
     """The --voice of say; ? lists them, as macOS's say does."""
     if name != "?":
         return slug(ctx, param, name)
-    _list(_ask(m.VoicesRequest, name=""), as_json=False)
+    _list(_ask("voices", name=""), as_json=False)
     return ctx.exit()
 
 
@@ -43,10 +50,10 @@ def one_off(like: str | None, text: str | None, options: dict, talk) -> dict:
         return {}
     if "voice" in options:
         raise click.UsageError("give --voice or --like, not both")
-    from misoctl.learning import hear
+    from misoctl.learning import hear, read_recording
 
-    clip, words = hear(like, text, None, None, talk)
-    return {"clip": clip.pcm, "clip_text": words}
+    clip, words = read_recording(like, text, None, talk)
+    return {"clip": clip.pcm, "clip_text": hear(like, clip, words, None, talk)}
 
 
 @contextmanager
@@ -59,8 +66,7 @@ def suggesting(client, name: str | None):
             raise
         import difflib
 
-        names = [row["name"] for row in json.loads(client.ask(m.VoicesRequest, name="").listing)]
-        close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        close = difflib.get_close_matches(name, [row["name"] for row in _rows(client)], n=1, cutoff=0.5)
         cure = f"did you mean {close[0]}?" if close else failure.next_step
         raise Failure(failure.exit_code, f"no voice {name}", cure) from None
 
@@ -70,21 +76,30 @@ def check_digest(client, receipt: str, name: str | None, digest: str) -> None:
     if name is None:
         return
     with suggesting(client, name):
-        (row,) = json.loads(client.ask(m.VoicesRequest, name=name).listing)
+        (row,) = _rows(client, name)
     if row.get("digest") != digest:
         message = f"{receipt} was spoken with another voice {name} than the one here"
         raise Failure(errors.BAD_DATA, message, "learn or import that one")
 
 
-def _ask(kind: type[m.Message], talk=tell, **request) -> m.Message:
+def _rows(client, name: str = "") -> list[dict]:
+    """Of all voices, or of one."""
+    from protocol import messages as m
+
+    return json.loads(client.ask(m.VoicesRequest, name=name).listing)
+
+
+def _ask(kind: str, talk=tell, **request) -> "m.Message":
+    """The answer to a message of the wire."""
     from misoctl.start import connect
+    from protocol import messages as m
     from protocol.paths import find_paths
 
     with connect(find_paths(), True, talk) as client, suggesting(client, request.get("name")):
-        return client.ask(kind, **request)
+        return client.ask(m.FROM_CLIENT[kind], **request)
 
 
-def _list(answer: m.Voices | m.Sessions, as_json: bool) -> None:
+def _list(answer: "m.Voices | m.Sessions", as_json: bool) -> None:
     """A line each; on a terminal no wider than it is."""
     if as_json:
         click.echo(answer.listing)
@@ -98,7 +113,7 @@ def _list(answer: m.Voices | m.Sessions, as_json: bool) -> None:
     for row in rows:
         click.echo(f"{row['name']:<{width}}  {_printable(_told(row))}"[:most])
     if not rows:
-        kind, verb = ("voice", "learn NAME CLIP") if isinstance(answer, m.Voices) else ("session", "say --session NAME")
+        kind, verb = ("voice", "learn NAME CLIP") if answer.t == "voices" else ("session", "say --session NAME")
         tell(f"there is no {kind} yet; `misoctl {verb}` makes one")
 
 
@@ -137,18 +152,29 @@ def learn(name, clip, text, text_file, transcriber, permission, quiet, **options
       misoctl learn anna clip.wav --text "What she says in it, word for word."
       misoctl say -v anna "Hello."
     """
-    from misoctl.learning import ask_permission, hear
+    from misoctl.learning import ask_permission, check_asks, hear, read_recording
     from misoctl.speech import telling
     from misoctl.start import connect
     from protocol.paths import find_paths
 
     talk = hush if quiet else tell
-    ask_permission(permission)
-    heard, words = hear(clip, text, text_file, transcriber, talk)
-    request = {"name": name, "clip": heard.pcm, "clip_digest": heard.digest, "text": words, "permission": True}
+    check_asks(permission)
+    recording, words = read_recording(clip, text, text_file, talk)
+    request = {"name": name, "clip": recording.pcm, "clip_digest": recording.digest, "permission": True}
     with connect(find_paths(), True, talk) as client:
-        *_, _learned = telling(client.learn(**request, **options), talk)
-    talk(f'learned {name}, {heard.seconds:.1f} s; try `misoctl say -v {name} "Hello."`')
+        if not options["replace"]:
+            _check_free(client, name)
+        ask_permission(permission)
+        words = hear(clip, recording, words, transcriber, talk)
+        for _ in telling(client.learn(**request, text=words, **options), talk):
+            pass
+    talk(f'learned {name}, {recording.seconds:.1f} s; try `misoctl say -v {name} "Hello."`')
+
+
+def _check_free(client, name: str) -> None:
+    """Before anybody is asked, or listens. misod looks again: another may learn it meanwhile."""
+    if any(row["name"] == name for row in _rows(client)):
+        raise Failure.of_code("voice_exists", f"there is a voice {name} already")
 
 
 @click.group(invoke_without_command=True)
@@ -163,7 +189,7 @@ def voices(ctx, as_json) -> None:
       misoctl voices import anna.voice
     """
     if ctx.invoked_subcommand is None:
-        _list(_ask(m.VoicesRequest, name=""), as_json)
+        _list(_ask("voices", name=""), as_json)
 
 
 @voices.command()
@@ -171,7 +197,7 @@ def voices(ctx, as_json) -> None:
 @json_option
 def show(name, as_json) -> None:
     """All that is known of NAME."""
-    (row,) = json.loads(_ask(m.VoicesRequest, name=name).listing)
+    (row,) = json.loads(_ask("voices", name=name).listing)
     if as_json:
         click.echo(json.dumps(row, ensure_ascii=False))
         return
@@ -190,12 +216,13 @@ def export(name, file, replace, quiet) -> None:
     import os
 
     from misoctl.sink import open_output
+    from protocol.messages import CLIP_HZ
 
     if os.path.isfile(file) and not replace:
         raise Failure(errors.CANT_CREATE, f"{file} is there already", "--replace it, or choose another name")
-    data = _ask(m.Export, hush if quiet else tell, name=name).data
+    data = _ask("export", hush if quiet else tell, name=name).data
     sink = open_output(file, raw=True)
-    sink.write(data, m.CLIP_HZ)
+    sink.write(data, CLIP_HZ)
     sink.close(whole=True)
 
 
@@ -206,15 +233,17 @@ def export(name, file, replace, quiet) -> None:
 @quiet_option
 def import_(file, name, replace, quiet) -> None:
     """Keep the voice that `export` wrote to FILE; - is standard input."""
+    from protocol.messages import MAX_VOICE_BYTES
+
     talk = hush if quiet else tell
     try:
         with open(0 if file == "-" else file, "rb", closefd=file != "-") as source:
-            data = source.read(m.MAX_VOICE_BYTES + 1)
+            data = source.read(MAX_VOICE_BYTES + 1)
     except OSError as error:
         raise Failure(errors.NO_INPUT, f"cannot read {file}: {error.strerror}") from None
-    if not 0 < len(data) <= m.MAX_VOICE_BYTES:
+    if not 0 < len(data) <= MAX_VOICE_BYTES:
         raise Failure(errors.BAD_DATA, f"{file} is no voice", "give it what `misoctl voices export` wrote")
-    (row,) = json.loads(_ask(m.Import, talk, name=name or "", data=data, replace=replace).listing)
+    (row,) = json.loads(_ask("import", talk, name=name or "", data=data, replace=replace).listing)
     talk(f"imported {row['name']}")
 
 
@@ -228,7 +257,7 @@ def forget(name, quiet) -> None:
       misoctl forget anna
     """
     talk = hush if quiet else tell
-    _ask(m.Forget, talk, name=name)
+    _ask("forget", talk, name=name)
     talk(f"forgot {name}")
 
 
@@ -243,7 +272,7 @@ def sessions(ctx, as_json) -> None:
       misoctl sessions forget talk
     """
     if ctx.invoked_subcommand is None:
-        _list(_ask(m.SessionsRequest), as_json)
+        _list(_ask("sessions"), as_json)
 
 
 @sessions.command("forget")
@@ -255,7 +284,7 @@ def forget_session(name, every, quiet) -> None:
     if (name is None) != every:
         raise click.UsageError("give NAME or --all, one of them")
     talk = hush if quiet else tell
-    _ask(m.ForgetSession, talk, name=name or "")
+    _ask("forget_session", talk, name=name or "")
     talk(f"forgot {name or 'all sessions'}")
 
 

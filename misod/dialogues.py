@@ -5,9 +5,14 @@ dialogues those used last.
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from misod.voices import FRAME_HZ, Segment
+
+if TYPE_CHECKING:
+    from misod.engine import Info, Row
 
 log = logging.getLogger(__name__)
 
@@ -17,12 +22,14 @@ MAX_DIALOGUE_BYTES = 512 << 10  # 160 s of 32 codebooks take 256 KiB: beyond wha
 
 @dataclass(frozen=True)
 class Dialogue:
-    """`model` and `digest`: of the weights that spoke it, and whose codec its codes are of; empty before the first."""
+    """`model` and `digest`: of the weights that spoke it, and whose codec its codes are of; empty before the first.
+    `kept`: see misod.engine.Row."""
 
     name: str
     model: str = ""
     digest: str = ""
     segments: tuple[Segment, ...] = ()
+    kept: str = ""
 
     @property
     def bytes(self) -> int:
@@ -47,7 +54,10 @@ def _bytes_of(segment: Segment) -> int:
 
 
 class Dialogues:
-    def __init__(self):
+    """`dropped` is told the `kept` that nobody will ask for again."""
+
+    def __init__(self, dropped: Callable[[str], None]):
+        self._dropped = dropped
         self._kept: dict[str, Dialogue] = {}  # the least recently used first
 
     def __len__(self) -> int:
@@ -57,24 +67,31 @@ class Dialogues:
         """An empty one where there is none."""
         return self._kept.get(name) or Dialogue(name)
 
-    def add(self, name: str, model: str, digest: str, said: list[Segment], dropped: int) -> None:
-        """What was said, and how many of the oldest the model took no longer: the next request finds what it keeps.
+    def add(self, info: "Info", row: "Row") -> None:
+        """What the row said after all that its dialogue held, without what the model took no longer.
 
-        Where it was forgotten meanwhile, and another model has begun it, it begins anew.
+        Others may have spoken in it since, or it was forgotten: then only what was said is new, and where another model
+        has begun it, it begins anew.
         """
-        before = self._kept.pop(name, None)
-        past = before.segments if before and before.digest == digest else ()
-        self._kept[name] = Dialogue(name, model, digest, (*past, *said)[dropped:]).fitting()
+        began, name = row.say.dialogue, row.say.dialogue.name
+        dropped, before = row.dropped, self._kept.get(name, Dialogue(name))
+        if before.segments is not began.segments:
+            dropped = max(0, dropped - len(began.segments))
+        past = before.segments if before.digest == info.digest else ()
+        self.forget(name)
+        said = (*past, *row.said)[dropped:]
+        self._kept[name] = Dialogue(name, info.model, info.digest, said, row.kept).fitting()
         while len(self._kept) > MAX_DIALOGUES:
-            oldest = next(iter(self._kept))
-            del self._kept[oldest]
+            self.forget(next(iter(self._kept)))
             log.info("over %d sessions: the one used least recently is forgotten", MAX_DIALOGUES)
 
     def forget(self, name: str) -> bool:
         """One, or with "" all; False where there is none of that name."""
-        if name:
-            return self._kept.pop(name, None) is not None
-        self._kept.clear()
+        if name and name not in self._kept:
+            return False
+        for gone in [self._kept.pop(each) for each in ([name] if name else list(self._kept))]:
+            if gone.kept:
+                self._dropped(gone.kept)
         return True
 
     def listing(self) -> list[dict]:

@@ -48,6 +48,7 @@ class Row:
     voice_digest: str = ""  # of the voice it speaks as
     said: list[Segment] = field(default_factory=list)  # each piece that was spoken to its end, for a dialogue
     dropped: int = 0  # pieces that no longer fitted into the context of those after them
+    kept: str = ""  # digest of what an engine has kept of its dialogue, for what is said next
     mended: list[str] = field(default_factory=list)  # what went wrong and was drawn anew: "silence at frame 31"
 
 
@@ -138,8 +139,8 @@ class Engine(Protocol):
     frame_samples: int
     max_rows: int
 
-    def hear(self, pcm: np.ndarray, words: str) -> Generator[None, None, Heard]:
-        """Encode pcm (n,) float32 and read what is said in it, a small piece a step. Raises RowFault."""
+    def hear(self, pcm: np.ndarray, words: str, speaker: int) -> Generator[None, None, Heard]:
+        """Encode pcm (n,) float32, and read it and what is said in it, a small piece a step. Raises RowFault."""
 
     def prefill(self, say: Say) -> Row:
         """Read the prompt and be ready to step. Raises RowFault."""
@@ -150,8 +151,11 @@ class Engine(Protocol):
     def release(self, row: Row) -> None:
         """The row leaves; what it held is free for the next."""
 
+    def keep(self, digest: str) -> None:
+        """What has been read of the voice is to be there after a restart, too."""
+
     def forget(self, digest: str) -> None:
-        """Free what is kept of the voice."""
+        """Free what is kept of the voice, or of the dialogue."""
 
     def memory(self) -> Memory: ...
 

@@ -14,11 +14,12 @@ from protocol.paths import Paths
 
 
 class Library:
-    """Each refusal is a ProtocolError without the request's id. `dropped` is told the digest of a voice that goes."""
+    """Each refusal is a ProtocolError without the request's id. `dropped` is told the digest of a voice, or of a
+    dialogue's past, that goes."""
 
     def __init__(self, paths: Paths, dropped: Callable[[str], None]):
         self.store = Store(paths.voices, paths.prefixes, dropped)
-        self.dialogues = Dialogues()
+        self.dialogues = Dialogues(dropped)
 
     def answer(self, message: m.Message) -> m.Message:
         """The reply to one of ANSWERS."""
@@ -29,7 +30,8 @@ class Library:
         check_clip(learn.clip)
         self.store.check_room(learn.name, learn.replace)
 
-    def learned(self, learn: m.Learn, heard: Heard) -> m.Voices:
+    def learned(self, learn: m.Learn, heard: Heard) -> tuple[m.Voices, str]:
+        """The answer, and the digest of the voice."""
         voice = Voice(
             name=learn.name,
             codes=heard.codes,
@@ -43,7 +45,7 @@ class Library:
             permission=learn.permission,
         )
         self.store.write(voice, learn.replace)
-        return self._voices(learn.id, voice.name)
+        return self._voices(learn.id, voice.name), voice.digest
 
     def voice_of(self, say: m.Say) -> Voice | None:
         if say.clip:

@@ -24,6 +24,7 @@ class Job:
     keep_alive_s: float | None = None
     clip: bytes = b""  # to hear first: to speak like it, or (say None) to learn it
     clip_text: str = ""
+    speaker: int = 0  # of the voice that is learned
     hearing: Generator[None, None, Heard] | None = None  # under way
     row: Row | None = None  # None until it is prefilled
     credit: int = WINDOW_FRAMES  # frames that may be sent before the next ack

@@ -170,7 +170,8 @@ class Server:
         session = Session(peer, learn.id, time.monotonic(), speaks=False, learn=replace(learn, clip=b""))
         self.sessions[session.key] = session
         log.info("learn: %d bytes, %d sessions", len(learn.clip), len(self.sessions))
-        self.worker.inbox.put(worker.Submit(session.job, None, learn.model or "", None, learn.clip, learn.text))
+        heard = learn.clip, learn.text, learn.speaker
+        self.worker.inbox.put(worker.Submit(session.job, None, learn.model or "", None, *heard))
         if self.state == "loading":
             self._send(peer, m.Progress(id=learn.id, state="loading"))
 
@@ -180,7 +181,7 @@ class Server:
 
     def _on_cancel(self, peer: bytes, cancel: m.Cancel) -> None:
         session = self.sessions.get((peer, cancel.id))
-        if session and session.speaks:
+        if session and (session.speaks or session.learn):
             session.closing = True
             self.worker.inbox.put(worker.Cancel(session.job, "cancelled"))
 
@@ -284,8 +285,7 @@ class Server:
             del self.sessions[session.key]
             end = "cancelled" if session.closing else event.end  # they may have crossed: what was asked counts
             if end == "eos" and session.dialogue:
-                info, row = self.ready.info, event.job.row
-                self.library.dialogues.add(session.dialogue, info.model, info.digest, row.said, row.dropped)
+                self.library.dialogues.add(self.ready.info, event.job.row)
             self._send(session.peer, receipt(session, event.job, end, self.ready or worker.NOTHING))
 
     def _on_changed(self, event: worker.Changed) -> None:
@@ -297,7 +297,9 @@ class Server:
         if session := self._session(event.key):
             del self.sessions[session.key]
             try:
-                self._send(session.peer, self.library.learned(session.learn, event.heard))
+                answer, digest = self.library.learned(session.learn, event.heard)
+                self.worker.inbox.put(worker.Keep(digest))
+                self._send(session.peer, answer)
             except errors.ProtocolError as refusal:
                 self._send(session.peer, error(session.id, refusal.code, refusal.message))
 

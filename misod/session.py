@@ -47,8 +47,8 @@ class Session:
 
     @property
     def waits(self) -> bool:
-        """For a row, or for its client's acks: nothing would show that the client is gone."""
-        return not self.closing and (not self.admitted or self.waiting_since_s is not None)
+        """For a row, for its clip to be learned, for its client's acks: nothing would show that the client is gone."""
+        return not self.closing and (not self.admitted or not self.speaks or self.waiting_since_s is not None)
 
     def frame_sent(self, samples: int, now_s: float) -> int:
         """Counts one frame; returns its seq."""

@@ -6,7 +6,8 @@ A voice is a file, <name>.safetensors: its codes, and in the metadata the words 
 import hashlib
 import re
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -147,8 +148,9 @@ class Store:
     def __init__(self, directory: Path, prefixes: Path, dropped: Callable[[str], None]):
         self._directory, self._prefixes, self._dropped = directory, prefixes, dropped
         self._read: dict[str, tuple[tuple[int, int], Voice]] = {}  # by name: the file's time and size, what it held
-        for left in directory.glob(".*.partial"):
-            left.unlink(missing_ok=True)  # of a daemon that was killed
+        with suppress(OSError):  # who cannot write here can still speak
+            for left in directory.glob(".*.partial"):
+                left.unlink(missing_ok=True)  # of a daemon that was killed
 
     def names(self) -> list[str]:
         """Of the first MAX_VOICES files, in order."""
@@ -184,7 +186,7 @@ class Store:
             if not replace:
                 raise ProtocolError("voice_exists", f"there is a voice {name} already")
         elif len(names) >= MAX_VOICES:
-            raise ProtocolError("storage", f"there are {MAX_VOICES} voices, and no room for more")
+            raise ProtocolError("storage", f"there are {MAX_VOICES} voices, and no room for more: forget one")
 
     def write(self, voice: Voice, replace: bool) -> None:
         """Whole or not at all, whenever we are killed."""
@@ -194,34 +196,33 @@ class Store:
         except ValueError as error:
             raise ProtocolError("bad_voice", f"the voice {voice.name} cannot be kept: {error}") from None
         path = self._path(voice.name)
-        if path.exists():
-            self._drop_prefixes(voice.name)
         partial = path.with_name(f".{voice.name}.partial")
-        try:
+        with _refused(partial):
+            self._drop_prefixes(voice.name, but=voice.digest)
             paths.make_directories(self._directory)
-            partial.unlink(missing_ok=True)
-            write_synced(partial, voice.pack())
-            partial.rename(path)
+            try:
+                partial.unlink(missing_ok=True)
+                write_synced(partial, voice.pack())
+                partial.rename(path)
+            except OSError:
+                with suppress(OSError):
+                    partial.unlink()
+                raise
+            self._read.pop(voice.name, None)  # a file system's clock may not tell the two apart
             sync(self._directory)
-        except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise ProtocolError("storage", str(errors.of_file(error, partial))) from None
-        except errors.UnsafePath as error:
-            raise ProtocolError("storage", str(error)) from None
 
     def forget(self, name: str) -> dict:
         """What it was, as in a list of all."""
         path = self._path(name)
         about = self._about(name)
-        try:
+        with _refused(path):
             self._drop_prefixes(name)
-            path.unlink()
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                raise ProtocolError("no_voice", f"there is no voice {name}") from None
+            self._read.pop(name, None)
             sync(self._directory)
-        except FileNotFoundError:
-            raise ProtocolError("no_voice", f"there is no voice {name}") from None
-        except OSError as error:
-            raise ProtocolError("storage", f"{path}: {error.strerror}") from None
-        self._read.pop(name, None)
         return about
 
     def listing(self, name: str = "") -> list[dict]:
@@ -242,12 +243,25 @@ class Store:
             raise ProtocolError("bad_value", m.NAME_RULE)
         return self._directory / (name + SUFFIX)
 
-    def _drop_prefixes(self, name: str) -> None:
-        """What models have made of a voice that goes."""
+    def _drop_prefixes(self, name: str, but: str = "") -> None:
+        """What models have made of a voice that goes, unless that has the digest `but`."""
         try:
             digest = self.read(name).digest
         except ProtocolError:  # nobody could have made anything of it
             return
+        if digest == but:
+            return
         self._dropped(digest)
         for path in self._prefixes.glob(f"*-{digest[:16]}{SUFFIX}"):
             path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    """What the file system will not do is told to the client."""
+    try:
+        yield
+    except OSError as error:
+        raise ProtocolError("storage", f"{error.filename or path}: {error.strerror}") from None
+    except errors.UnsafePath as error:
+        raise ProtocolError("storage", error.message) from None

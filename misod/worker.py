@@ -32,7 +32,7 @@ CLIPS = 8  # of `say.clip`, that are not heard again
 @dataclass(frozen=True)
 class Submit:
     """`say` None: only have the model, or learn the clip. `model`: "" is whichever is loaded, else the default; None:
-    free it. `clip`: s16 at the codec's rate, to be heard first.
+    free it. `clip`: s16 at the codec's rate, to be heard first; `speaker`: the number of the voice that is learned.
     """
 
     key: Key
@@ -41,6 +41,7 @@ class Submit:
     keep_alive_s: float | None = None
     clip: bytes = b""
     clip_text: str = ""
+    speaker: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,15 @@ class Cancel:
 
 
 @dataclass(frozen=True)
+class Keep:
+    """The voice with this digest was learned."""
+
+    digest: str
+
+
+@dataclass(frozen=True)
 class Forget:
-    """What the engine keeps of the voice with this digest."""
+    """What the engine keeps of the voice, or of the dialogue, with this digest."""
 
     digest: str
 
@@ -185,17 +193,28 @@ class Worker(threading.Thread):
 
     def _obey(self, order) -> None:
         match order:
-            case Submit(key, say, model, keep_alive_s, clip, clip_text):
-                self._scheduler.submit(Job(key, say, model, keep_alive_s, clip, clip_text))
+            case Submit(key, say, model, keep_alive_s, clip, clip_text, speaker):
+                self._scheduler.submit(Job(key, say, model, keep_alive_s, clip, clip_text, speaker))
             case Credit(key, frames):
                 if job := self._scheduler.credit(key, frames):
                     self._pass_on(job)
             case Cancel(key, end):
                 if job := self._leave(key):
                     self._post(Finished(key, job, end))
-            case Forget(digest):
+            case Keep(digest):
                 if self._engine:
-                    self._engine.forget(digest)
+                    self._engine.keep(digest)
+            case Forget(digest):
+                self._forget(digest)
+
+    def _forget(self, digest: str) -> None:
+        """Who waits to speak with the voice still does; as a one-off, so that nothing of it is kept."""
+        for job in self._scheduler.waiting():
+            voice = job.say and job.say.voice
+            if voice and voice.digest == digest:
+                job.say = replace(job.say, voice=replace(voice, name=""))
+        if self._engine:
+            self._engine.forget(digest)
 
     def _work(self) -> None:
         """At most one change of model, prefill or piece of a clip, then one frame of every row that has credit."""
@@ -264,7 +283,7 @@ class Worker(threading.Thread):
             self._heard(job, heard)
             return
         pcm = np.frombuffer(job.clip, "<i2").astype(np.float32) / 32768
-        job.hearing = self._engine.hear(pcm, job.clip_text)
+        job.hearing = self._engine.hear(pcm, job.clip_text, job.say.speaker if job.say else job.speaker)
 
     def _hear_on(self, job: Job) -> None:
         try:

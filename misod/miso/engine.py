@@ -23,7 +23,7 @@ from misod.miso.mimi import Mimi, concat_states, load_mimi, take_rows
 from misod.miso.model import Model
 from misod.miso.prefix import Prefixes
 from misod.miso.prompt import Prompt
-from misod.miso.recordings import hear, past_of, segment_of
+from misod.miso.recordings import check_speaker, hear, past_of, read_voice, segment_of
 from misod.miso.sampling import Sampler, Settings, draw_noise
 from misod.style import chosen
 from misod.voices import Segment, digests
@@ -46,7 +46,6 @@ class MisoRow(Row):
     frame: tuple[mx.array, mx.array] | None = None  # the next: codes (1, K), finite (1,); in flight
     codec: dict | None = None
     voice: Segment | None = None  # before all context, and never dropped
-    read_from: str = ""  # digest of the dialogue's past that its cache was forked from
     frames: int = 0
     max_frames: int | None = None  # of the whole utterance
     context: list[Segment] = field(default_factory=list)  # what was spoken before this piece, oldest first
@@ -110,8 +109,8 @@ class MisoEngine:
             raise ModelError(f"{directory}: the model cannot speak: {fault}") from None
         return engine
 
-    def hear(self, pcm: np.ndarray, words: str) -> Generator[None, None, Heard]:
-        return hear(self, pcm, words)
+    def hear(self, pcm: np.ndarray, words: str, speaker: int) -> Generator[None, None, Heard]:
+        return hear(self, pcm, words, speaker)
 
     def prefill(self, say: Say) -> MisoRow:
         turns = self._turns(say)
@@ -141,10 +140,7 @@ class MisoEngine:
             turns = text.turns(say.text) if say.script else [text.Turn(0, say.speaker, say.text)]
         except ValueError as error:
             raise RowFault(str(error), "bad_value") from None
-        last = max(turn.speaker for turn in turns)
-        if last >= self.speech.speakers:
-            known = f"0 to {self.speech.speakers - 1}" if self.speech.speakers > 1 else "0 only"
-            raise RowFault(f"the speakers of {self.info.model} are {known}, not {last}", "bad_value")
+        check_speaker(self, max(turn.speaker for turn in turns))
         return turns
 
     def step(self, rows: list[MisoRow]) -> list[Chunk | Fault]:
@@ -164,6 +160,9 @@ class MisoEngine:
         if row.reader:
             row.reader.close()
         row.reader = row.cache = row.shadow = row.frame = row.codec = row.key = row.prompt_h = None
+
+    def keep(self, digest: str) -> None:
+        self.prefixes.store(digest)
 
     def forget(self, digest: str) -> None:
         self.prefixes.forget(digest)
@@ -342,11 +341,11 @@ class MisoEngine:
         room = self.model.args.backbone.max_seq_len - row.cache.offset - len(tokens)
         if room < 1:
             raise RowFault(f"a sentence of {len(tokens)} tokens is more than the model can read")
-        last_h = self._read_rows(tokens, mask, row.cache)
+        last_h = self.read_rows(tokens, mask, row.cache)
         if row.style.guidance != 1:
             row.shadow = self.model.new_cache()
             tokens, mask = self.prompt.build([], row.voices[-1], "")
-            silent_h = self._read_rows(tokens, mask, row.shadow)
+            silent_h = self.read_rows(tokens, mask, row.shadow)
             last_h = mx.concatenate([last_h, silent_h])
         return last_h, room
 
@@ -360,17 +359,18 @@ class MisoEngine:
             return self.model.new_cache(), 0
         named, chain = bool(row.say.voice and row.say.voice.name), digests(context)
         count, cache = self.prefixes.find(chain, self.prompt.segment_length(row.voice) if named else 0)
-        row.read_from = chain[count - 1] if count > bool(row.voice) else ""
         if cache is not None:
             return cache, count
-        cache = self.model.new_cache()
         if not row.voice:
-            return cache, 0
-        self._read_rows(*self.prompt.context_rows([row.voice]), cache)
-        kv = cache.packed()
-        mx.eval(kv)
-        self.prefixes.add(chain[0], kv, on_disk=named)
-        return KVCache.fork(kv), 1
+            return self.model.new_cache(), 0
+        reading = read_voice(self, row.voice)
+        while True:
+            try:
+                next(reading)
+            except StopIteration as end:
+                if named:
+                    self.prefixes.store(chain[0], end.value)
+                return KVCache.fork(end.value), 1
 
     def _remember(self, row: MisoRow) -> None:
         """What the row's cache holds is the past of what is said next in its dialogue, if the model takes so much."""
@@ -378,12 +378,13 @@ class MisoEngine:
         context = [*([row.voice] if row.voice else []), *row.context, row.said[-1]]
         if len(context) > self.speech.segments or row.cache.offset >= self.model.args.backbone.max_seq_len:
             return
-        self._read_rows(*self.prompt.audio_rows(row.said[-1].codes[:, :0]), row.cache)  # the EOS frame
+        self.read_rows(*self.prompt.audio_rows(row.said[-1].codes[:, :0]), row.cache)  # the EOS frame
         kv = row.cache.packed()
         mx.async_eval(kv)
-        self.prefixes.add(digests(context)[-1], kv, on_disk=False, replaces=row.read_from)
+        row.kept = digests(context)[-1]
+        self.prefixes.add(row.kept, kv)
 
-    def _read_rows(self, tokens: np.ndarray, mask: np.ndarray, cache: KVCache) -> mx.array:
+    def read_rows(self, tokens: np.ndarray, mask: np.ndarray, cache: KVCache) -> mx.array:
         return self.model.read(self.model.embed_prompt(mx.array(tokens), mx.array(mask)), cache)
 
     def _fitting(self, row: MisoRow, piece: str, frames: int) -> list[Segment]:

@@ -10,6 +10,7 @@ stale, torn or another's is never used but made anew. At most one file is read o
 import logging
 import os
 import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import mlx.core as mx
@@ -47,38 +48,38 @@ class Prefixes:
             if kv is not None:
                 self._kept[digest] = kv
             elif count == 1 and voice and (kv := self._load(digest, voice)) is not None:
-                self._keep(digest, kv)
+                self.add(digest, kv)
             if kv is not None:
                 self.hits += 1
                 return count, KVCache.fork(kv)
         self.misses += 1
         return 0, None
 
-    def add(self, digest: str, kv: mx.array, on_disk: bool, replaces: str = "") -> None:
-        """`replaces`: one that this one goes on from, and that nobody will ask for again."""
-        self.forget(replaces)
-        self._keep(digest, kv)
-        if on_disk:
-            self._store(digest, kv)
-
     def forget(self, digest: str) -> None:
-        if (kv := self._kept.pop(digest, None)) is not None:
-            self.bytes -= kv.nbytes
+        """Also on disk: a row may have written it after the voice's files were removed."""
+        self._drop(digest)
+        if path := self._path(digest):
+            with suppress(OSError):
+                path.unlink()
 
     def close(self) -> None:
         self._kept.clear()
         self.bytes = 0
 
-    def _keep(self, digest: str, kv: mx.array) -> None:
-        """Unless it alone is over the limit: others that are of use would go for nothing."""
-        self.forget(digest)
+    def add(self, digest: str, kv: mx.array) -> None:
+        """In memory, unless it alone is over the limit: others that are of use would go for nothing."""
+        self._drop(digest)
         if kv.nbytes > self._room.limit_bytes:
             return
         self._kept[digest] = kv
         self.bytes += kv.nbytes
         while self.bytes > self._room.limit_bytes:
-            self.forget(next(iter(self._kept)))
+            self._drop(next(iter(self._kept)))
             self.evictions += 1
+
+    def _drop(self, digest: str) -> None:
+        if (kv := self._kept.pop(digest, None)) is not None:
+            self.bytes -= kv.nbytes
 
     # ---- on disk
 
@@ -109,10 +110,13 @@ class Prefixes:
         kv = mx.array(data)
         return kv.view(mx.bfloat16) if dtype == "BF16" else kv
 
-    def _store(self, digest: str, kv: mx.array) -> None:
-        """A file that cannot be written is no harm: it is made anew, and tried again, the next time."""
-        path = self._path(digest)
-        if path is None or kv.nbytes > self._room.disk_limit_bytes:
+    def store(self, digest: str, kv: mx.array | None = None) -> None:
+        """On disk; kv None: the one in memory, if it is there.
+
+        A file that cannot be written is no harm: it is made anew, and tried again, the next time.
+        """
+        path, kv = self._path(digest), self._kept.get(digest) if kv is None else kv
+        if path is None or kv is None or kv.nbytes > self._room.disk_limit_bytes:
             return
         data = np.array(kv.view(mx.uint16) if self._dtype == "BF16" else kv)
         partial = path.with_name(f".{path.name}.partial")
@@ -125,7 +129,8 @@ class Prefixes:
             log.warning("%s", error)
         except OSError as error:
             log.warning("%s: %s", error.filename or path, error.strerror)
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):
+                partial.unlink()
 
     def _clear_disk(self, path: Path, more_bytes: int) -> None:
         """Remove those used least recently, of any model, until there is room; and what a killed daemon left."""

@@ -9,16 +9,19 @@ import numpy as np
 
 from misod import text
 from misod.engine import Heard, RowFault, Say
-from misod.voices import MAX_SPOKEN_BYTES, Segment, Voice
+from misod.voices import MAX_SPOKEN_BYTES, Segment, Voice, digests
 
 if TYPE_CHECKING:
     from misod.miso.engine import MisoEngine
 
-HEAR_FRAMES = 5  # of a clip, at a time: they take about as long as one frame of speech takes to make
+# At a time, of a clip that is heard or read: as much as takes about as long as one frame of speech takes to make.
+HEAR_FRAMES = 5
+READ_POSITIONS = 64
 
 
-def hear(engine: "MisoEngine", pcm: np.ndarray, words: str) -> Generator[None, None, Heard]:
+def hear(engine: "MisoEngine", pcm: np.ndarray, words: str, speaker: int) -> Generator[None, None, Heard]:
     """See misod.engine.Engine.hear."""
+    check_speaker(engine, speaker)
     K, codes, spoken = engine.model.args.audio_num_codebooks, [], []
     reader = text.Reader(words, engine.speech.limits)
     try:
@@ -35,8 +38,33 @@ def hear(engine: "MisoEngine", pcm: np.ndarray, words: str) -> Generator[None, N
     heard = Heard(np.concatenate(codes, axis=1), " ".join(spoken), engine.info.codec)
     if len(heard.spoken.encode()) > MAX_SPOKEN_BYTES:
         raise RowFault("the recording's transcript is too long once its numbers are written out", "bad_voice")
-    _check_fits(engine, Segment(0, heard.spoken, heard.codes))
+    segment = Segment(speaker, heard.spoken, heard.codes)
+    _check_fits(engine, segment)
+    yield from read_voice(engine, segment)
     return heard
+
+
+def read_voice(engine: "MisoEngine", voice: Segment) -> Generator[None, None, mx.array]:
+    """Have the backbone read it, some positions a step, for the next that asks for it; and what it made of it.
+
+    In these steps always: a sum in other steps is another in its last bits, and would be other samples.
+    """
+    tokens, mask = engine.prompt.context_rows([voice])
+    cache = engine.model.new_cache()
+    for start in range(0, len(tokens), READ_POSITIONS):
+        here = slice(start, start + READ_POSITIONS)
+        mx.eval(engine.read_rows(tokens[here], mask[here], cache))
+        yield
+    kv = cache.packed()
+    mx.eval(kv)
+    engine.prefixes.add(digests([voice])[0], kv)
+    return kv
+
+
+def check_speaker(engine: "MisoEngine", speaker: int) -> None:
+    if speaker >= (count := engine.speech.speakers):
+        known = f"0 to {count - 1}" if count > 1 else "0 only"
+        raise RowFault(f"the speakers of {engine.info.model} are {known}, not {speaker}", "bad_value")
 
 
 def segment_of(engine: "MisoEngine", voice: Voice) -> Segment:

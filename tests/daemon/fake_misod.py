@@ -52,7 +52,7 @@ class FakeEngine:
         self.rows = 0
         trace(f"open {model}")
 
-    def hear(self, pcm: np.ndarray, words: str):
+    def hear(self, pcm: np.ndarray, words: str, speaker: int):
         """The first sample of each 80 ms is its code; five of them a step."""
         if "refuse" in words:
             raise RowFault("asked to refuse")
@@ -106,11 +106,15 @@ class FakeEngine:
             pcm = np.concatenate([pcm, np.zeros(60 * FRAME_SAMPLES, np.float32)])
         if row.made >= row.length:
             row.said.append(Segment(row.say.speaker, text, np.ones((2, row.length), np.int16)))
+            row.kept = f"of {text}" if row.say.dialogue else ""
         return Chunk(pcm, "eos" if row.made >= row.length else None)
 
     def release(self, row: FakeRow) -> None:
         self.rows -= 1
         trace(f"release {row.say.text}")
+
+    def keep(self, digest: str) -> None:
+        trace(f"keep {digest}")
 
     def forget(self, digest: str) -> None:
         trace(f"forget {digest}")

@@ -2,9 +2,17 @@
 
 import hashlib
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
+from harness import until
 
 from protocol import errors
 
@@ -103,6 +111,66 @@ def test_a_name_that_is_taken_is_refused_unless_asked(anna, clips):
     assert "--replace" in line and shown(anna, "anna") == before
     learn(anna, "anna", clips[1], "--text", WORDS, "--replace")
     assert shown(anna, "anna")["digest"] != before["digest"]
+
+
+def test_a_taken_name_is_refused_before_anybody_is_asked_or_listens(anna, clips):
+    code, shown = on_a_terminal(anna, b"", "learn", "anna", str(clips[1]))
+    assert (code, shown.count("\n")) == (errors.CANT_CREATE, 1) and "--replace" in shown
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "said"),
+    [
+        (b"y\n", errors.OK, "learned bert"),
+        (b"n\n", errors.FAILED, "nothing was learned"),
+        (b"\n", errors.FAILED, "nothing was learned"),
+        (b"\x04", errors.FAILED, "nothing was learned"),
+    ],
+)
+def test_on_a_terminal_permission_is_asked_once(anna, clips, typed, code, said):
+    ended, shown = on_a_terminal(anna, typed, "learn", "bert", str(clips[1]), "--text", WORDS)
+    assert ended == code and said in shown and shown.count("permission to use") == 1
+    assert ("bert" in known(anna)) == (code == errors.OK)
+
+
+def test_a_recording_that_is_bad_is_refused_before_anybody_is_asked(anna):
+    code, shown = on_a_terminal(anna, b"", "learn", "bert", str(WAVS / "bad_nan_float.wav"))
+    assert (code, shown.count("\n")) == (errors.BAD_DATA, 1) and "NaN" in shown
+
+
+def on_a_terminal(home, typed: bytes, *arguments: str) -> tuple[int, str]:
+    """Its exit code, and all that is to be seen; `typed` where it asks."""
+    ours, theirs = pty.openpty()
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    command = [sys.executable, "-m", "misoctl", *arguments]
+    child = subprocess.Popen(command, env=home.env, start_new_session=True, **streams)
+    os.close(theirs)
+    shown, asked = b"", False
+    try:
+        while more := os.read(ours, 4096):
+            shown += more
+            if b"[y/N]" in shown and not asked:
+                os.write(ours, typed)
+                asked = True
+    except OSError:  # the terminal is gone with the child
+        pass
+    os.close(ours)
+    return child.wait(30), shown.decode().replace("\r\n", "\n")
+
+
+def test_ctrl_c_while_it_learns_learns_nothing(home):
+    home.fake({"FAKE_STEP_MS": "60"})
+    sound = np.random.default_rng(0).normal(0, 0.1, 25 * 24_000)
+    soundfile.write(home.path / "long.wav", sound, 24_000)
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    child = home.misoctl_process(
+        "learn", "anna", str(home.path / "long.wav"), "--text", WORDS * 5, "--i-have-permission", **options
+    )
+    until(lambda: home.trace.exists() and home.traced("hear"), "it to be heard")
+    child.send_signal(signal.SIGINT)
+    assert (child.wait(30), child.stderr.read()) == (errors.INTERRUPTED, b"")
+    run(home, "say", "-o", str(home.path / "a.wav"), "two words")
+    assert known(home) == {} and home.traced("hear") < 20
 
 
 def test_a_changed_clip_under_the_same_path_is_a_changed_voice(anna, clips):

@@ -3,6 +3,7 @@
 import json
 import random
 import time
+from dataclasses import replace
 
 import msgpack
 import numpy as np
@@ -181,6 +182,48 @@ def test_a_client_that_leaves_while_its_clip_is_heard_holds_nothing_up(fake):
         until(lambda: other.ping().queued == 0, "the other to be over")
 
 
+def begin_long_learn(raw: Raw, home: Home) -> None:
+    raw.send(learn_of(1, clip=clip(375)))
+    until(lambda: home.traced("hear"), "it to be heard")
+
+
+def test_a_learn_that_is_cancelled_or_whose_client_is_gone_learns_nothing(home):
+    home.fake({"FAKE_STEP_MS": "60"})
+    with Raw(home) as other:
+        with Raw(home) as raw:
+            begin_long_learn(raw, home)
+            raw.send(m.Cancel(id=1))
+            assert raw.until(m.Done)[-1].end == "cancelled"
+            begin_long_learn(raw, home)
+        until(lambda: other.ping().queued == 0 and heard_no_more(home), "it to be given up")
+        assert files(home) == []
+
+
+def heard_no_more(home: Home) -> bool:
+    before = home.traced("hear")
+    time.sleep(0.3)
+    return home.traced("hear") == before
+
+
+def test_a_voice_forgotten_while_somebody_waits_to_speak_with_it_is_theirs_alone(home):
+    home.fake(max_rows=1)
+    with Raw(home) as raw:
+        ask(raw, learn_of(1))
+        raw.say(2, "last 100000")
+        raw.until(m.Pcm)
+        raw.say(3, "two words", voice="anna")
+        raw.send(m.Forget(id=4, name="anna"), m.Cancel(id=2))
+        assert raw.until(m.Done, 3)[-1].voice == "anna"
+        assert (home.traced("voice - 25"), home.traced("voice anna")) == (1, 0)
+
+
+def test_a_file_in_the_voices_place_is_told_and_misod_lives(fake):
+    (fake.path / "voices").write_text("in its place")
+    with Raw(fake) as raw:
+        assert ask(raw, learn_of(1)).code == "storage"
+        assert listing(raw) == [] and raw.ping().voices == 0
+
+
 @pytest.mark.parametrize(("drain_s", "answer"), [(30, m.Voices), (0, m.Error)])
 def test_a_drain_lets_a_clip_be_learned_or_says_why_not(home, drain_s, answer):
     daemon = home.fake({"FAKE_STEP_MS": "30"}, drain_s=drain_s)
@@ -286,6 +329,16 @@ def test_a_session_outlives_the_model_and_is_forgotten_when_asked(fake):
         assert json.loads(ask(raw, m.ForgetSession(id=5, name="")).listing) == []
 
 
+def test_what_the_model_kept_of_a_session_goes_with_it(fake):
+    with Raw(fake) as raw:
+        say_in(raw, 1, "first words")
+        say_in(raw, 2, "other words")
+        until(lambda: fake.traced("forget of first words"), "the first to be replaced")
+        assert not fake.traced("forget of other words")
+        ask(raw, m.ForgetSession(id=3, name="chat"))
+        until(lambda: fake.traced("forget of other words"), "it to go")
+
+
 # ---- nano
 
 
@@ -299,7 +352,7 @@ def test_a_voice_of_nano_is_read_once_also_over_a_restart(home):
         (about,) = json.loads(learned.listing)
         said = [say_with(raw, request) for request in (3, 4)]
         status = raw.ping()
-        assert (status.prefix_hits, status.prefix_misses, status.voices) == (1, 1, 1)
+        assert (status.prefix_hits, status.prefix_misses, status.voices) == (2, 0, 1)  # it was read as it was learned
         assert 0 < status.prefix_bytes < status.prefix_limit_bytes
     first.kill()
     first.wait()
@@ -323,7 +376,11 @@ def say_with(raw: Raw, request: int) -> bytes:
 
 def test_a_speaker_of_a_voice_that_nano_has_not_is_named(nano):
     with Raw(nano) as raw:
-        ask(raw, learn_of(1, "eve", clip=b"\1\0" * 24000))
-        raw.say(2, "Hello.", voice="eve", speaker=None)
+        error = ask(raw, learn_of(1, "eve", clip=b"\1\0" * 24000))
+        assert error.code == "bad_value" and "not 3" in error.message and files(nano) == []
+        ask(raw, learn_of(2, clip=b"\1\0" * 24000, speaker=0))
+        voice = replace(voices.unpack(ask(raw, m.Export(id=3, name="anna")).data), name="eve", speaker=3)
+        ask(raw, m.Import(id=4, name="", data=voice.pack(), replace=False))
+        raw.say(5, "Hello.", voice="eve", speaker=None)
         error = raw.receive_end()
         assert error.code == "bad_value" and "not 3" in error.message

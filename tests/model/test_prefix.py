@@ -10,14 +10,14 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from misod.dialogues import Dialogue
+from misod.dialogues import Dialogue, Dialogues
 from misod.engine import Chunk, Fault, PrefixRoom, RowFault, Say, open_engine
 from misod.miso.cache import BLOCK, KVCache
 from misod.miso.engine import MisoEngine
 from misod.miso.load import load_model
 from misod.miso.prefix import Prefixes
 from misod.miso.prompt import Prompt
-from misod.miso.recordings import HEAR_FRAMES
+from misod.miso.recordings import HEAR_FRAMES, READ_POSITIONS
 from misod.voices import Segment, Voice
 from misod.weights.dims import MISO_8B, ModelArgs
 from misod.weights.models import bundled
@@ -54,8 +54,8 @@ def clip(seconds: float, seed: int = 0) -> np.ndarray:
     return (0.2 * np.sin(2 * np.pi * 150 * t) + 0.02 * rng.standard_normal(t.size)).astype(np.float32)
 
 
-def heard(engine: MisoEngine, pcm: np.ndarray, words: str):
-    hearing, steps = engine.hear(pcm, words), 0
+def heard(engine: MisoEngine, pcm: np.ndarray, words: str, speaker: int = 0):
+    hearing, steps = engine.hear(pcm, words, speaker), 0
     while True:
         try:
             next(hearing)
@@ -65,8 +65,20 @@ def heard(engine: MisoEngine, pcm: np.ndarray, words: str):
 
 
 def learn(engine: MisoEngine, name: str = "anna", seconds: float = 10.0, seed: int = 0, speaker: int = 0) -> Voice:
-    got, _ = heard(engine, clip(seconds, seed), "This is what was said.")
+    got, _ = heard(engine, clip(seconds, seed), "This is what was said.", speaker)
     return Voice(name, got.codes, "This is what was said.", got.spoken, speaker, got.codec_digest, "a" * 64)
+
+
+def imported(engine: MisoEngine, **options) -> Voice:
+    """One that the model has not read."""
+    voice = learn(engine, **options)
+    engine.forget(voice.digest)
+    return voice
+
+
+def pieces(positions: int) -> list[int]:
+    """In which so many are read."""
+    return [min(READ_POSITIONS, positions - start) for start in range(0, positions, READ_POSITIONS)]
 
 
 def speak(engine: MisoEngine, **say):
@@ -185,7 +197,7 @@ def test_50_voices_of_10_s_stay_under_the_limit_and_those_used_last_are_kept():
     for number in range(50):
         kv = prefix(positions) + number
         mx.eval(kv)
-        kept.add(f"d{number}", kv, on_disk=False)
+        kept.add(f"d{number}", kv)
         assert kept.bytes <= 20.5 * each
         if number > 2:
             assert kept.find(["d2"])[0] == 1
@@ -207,7 +219,7 @@ def test_at_the_8bs_shapes_50_voices_of_10_s_are_over_a_gigabyte_and_the_limit_h
     positions, limit_bytes = 125 + 1 + 60, PrefixRoom().limit_bytes
     kept = Prefixes(PrefixRoom(), "m", layout, mx.bfloat16)
     for number in range(50):
-        kept.add(f"d{number}", prefix(positions, layout, mx.bfloat16), on_disk=False)
+        kept.add(f"d{number}", prefix(positions, layout, mx.bfloat16))
         assert kept.bytes <= limit_bytes
     assert 50 * positions * 131_072 > limit_bytes
     assert kept.bytes == limit_bytes // (positions * 131_072) * positions * 131_072 > 0.9 * limit_bytes
@@ -215,22 +227,20 @@ def test_at_the_8bs_shapes_50_voices_of_10_s_are_over_a_gigabyte_and_the_limit_h
 
 def test_one_that_is_over_the_limit_alone_drops_no_other():
     kept = Prefixes(PrefixRoom(prefix(10).nbytes), "m", (4, 1, 8), mx.float32)
-    kept.add("small", prefix(10), on_disk=False)
-    kept.add("large", prefix(11), on_disk=False)
+    kept.add("small", prefix(10))
+    kept.add("large", prefix(11))
     assert (kept.find(["small", "large"])[0], kept.evictions) == (1, 0)
     none = Prefixes(PrefixRoom(limit_bytes=0), "m", (4, 1, 8), mx.float32)
-    none.add("small", prefix(10), on_disk=False)
+    none.add("small", prefix(10))
     assert (none.find(["small"]), none.bytes) == ((0, None), 0)
 
 
-def test_the_longest_is_found_and_one_that_it_goes_on_from_is_replaced():
+def test_the_longest_is_found():
     kept = Prefixes(PrefixRoom(), "m", (4, 1, 8), mx.float32)
-    kept.add("1", prefix(5), on_disk=False)
-    kept.add("12", prefix(9), on_disk=False)
+    kept.add("1", prefix(5))
+    kept.add("12", prefix(9))
     count, cache = kept.find(["1", "12", "123"])
     assert (count, cache.offset) == (2, 9)
-    kept.add("123", prefix(12), on_disk=False, replaces="12")
-    assert set(kept._kept) == {"1", "123"} and kept.bytes == prefix(17).nbytes
 
 
 # ---- files
@@ -248,7 +258,7 @@ def on_disk(room: PrefixRoom, model="m" * 64, layout=(4, 1, 8), dtype=mx.float32
 @pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16], ids=str)
 def test_a_prefix_comes_back_from_disk_bit_for_bit(room, dtype):
     kv = mx.random.normal((4, 1, 9, 8)).astype(dtype)
-    on_disk(room, dtype=dtype).add("a" * 64, kv, on_disk=True)
+    on_disk(room, dtype=dtype).store("a" * 64, kv)
     assert on_disk(room, dtype=dtype).find(["a" * 64]) == (0, None)  # it was not said that it may be there
     count, cache = on_disk(room, dtype=dtype).find(["a" * 64], 9)
     assert count == 1 and cache.packed().dtype == dtype
@@ -270,24 +280,24 @@ SPOILED = {
 
 @pytest.mark.parametrize("spoiled", SPOILED.values(), ids=SPOILED)
 def test_a_stale_file_is_never_used(room, spoiled):
-    on_disk(room).add("a" * 64, prefix(9), on_disk=True)
+    on_disk(room).store("a" * 64, prefix(9))
     assert spoiled(room).find(["a" * 64], 9) == (0, None)
 
 
 @pytest.mark.parametrize("at", [0, 8, 30, -1, -100])
 def test_a_file_with_one_bit_flipped_is_never_used_and_is_replaced(room, at):
-    on_disk(room).add("a" * 64, prefix(9) + 1, on_disk=True)
+    on_disk(room).store("a" * 64, prefix(9) + 1)
     (path,) = room.directory.iterdir()
     whole = path.read_bytes()
     flip(path, at)
     assert on_disk(room).find(["a" * 64], 9) == (0, None)
-    on_disk(room).add("a" * 64, prefix(9) + 1, on_disk=True)
+    on_disk(room).store("a" * 64, prefix(9) + 1)
     assert path.read_bytes() == whole and on_disk(room).find(["a" * 64], 9)[0] == 1
 
 
 @pytest.mark.parametrize("data", [b"", b"hello", b"\xff" * 99, bytes(10_000)], ids=len)
 def test_a_foreign_file_is_never_used(room, data):
-    on_disk(room).add("a" * 64, prefix(9), on_disk=True)
+    on_disk(room).store("a" * 64, prefix(9))
     (path,) = room.directory.iterdir()
     torn = path.read_bytes()[:-7]
     for spoiled in (data, torn):
@@ -296,16 +306,16 @@ def test_a_foreign_file_is_never_used(room, data):
 
 
 def test_files_used_least_recently_go_and_what_a_killed_daemon_left_goes(room):
-    on_disk(room).add("a" * 64, prefix(9), on_disk=True)
+    on_disk(room).store("a" * 64, prefix(9))
     size = next(room.directory.iterdir()).stat().st_size
     few = replace(room, disk_limit_bytes=3 * size)
     (room.directory / ".x.partial").touch()
     for age, letter in enumerate("bca"):
-        on_disk(few).add(letter * 64, prefix(9), on_disk=True)
+        on_disk(few).store(letter * 64, prefix(9))
         (path,) = room.directory.glob(f"*{letter * 16}*")
         os.utime(path, ns=(age, age))
     on_disk(few).find(["b" * 64], 9)
-    on_disk(few).add("d" * 64, prefix(9), on_disk=True)
+    on_disk(few).store("d" * 64, prefix(9))
     assert sorted(path.name[17] for path in room.directory.iterdir()) == ["a", "b", "d"]
     assert sum(path.stat().st_size for path in room.directory.iterdir()) <= few.disk_limit_bytes
 
@@ -313,8 +323,20 @@ def test_files_used_least_recently_go_and_what_a_killed_daemon_left_goes(room):
 def test_a_directory_that_cannot_be_written_costs_only_the_file(tmp_path):
     (tmp_path / "prefixes").write_text("a file in its place")
     kept = on_disk(PrefixRoom(directory=tmp_path / "prefixes" / "x"))
-    kept.add("a" * 64, prefix(9), on_disk=True)
+    kept.store("a" * 64, prefix(9))
+    kept.add("a" * 64, prefix(9))
+    kept.store("a" * 64)
     assert kept.find(["a" * 64], 9)[0] == 1
+
+
+def test_what_is_forgotten_is_not_on_disk_and_cannot_come_there(room):
+    kept = on_disk(room)
+    kept.add("a" * 64, prefix(9))
+    kept.store("a" * 64)
+    assert on_disk(room).find(["a" * 64], 9)[0] == 1
+    kept.forget("a" * 64)
+    kept.store("a" * 64)
+    assert not list(room.directory.iterdir()) and kept.bytes == 0
 
 
 # ---- voices
@@ -335,12 +357,29 @@ def test_a_transcript_may_be_unknown_but_not_unreadable(nano):
         heard(nano, clip(1.0), "你好。")
 
 
-def test_the_second_say_with_a_voice_reads_its_own_text_only(nano, read):
+def test_a_voice_that_was_learned_is_read_already_and_says_the_same(nano, read):
     voice = learn(nano)
+    length = nano.prompt.segment_length(voice.segment)
+    assert read == pieces(length) and length > 2 * READ_POSITIONS
+    read.clear()
+    _, pcm = speak(nano, voice=voice)
+    assert read == [nano.prompt.length([], 0, "Hello from Miso.")]
+    nano.keep(voice.digest)
+    nano.prefixes.close()
+    _, from_disk = speak(nano, voice=voice)
+    assert len(read) == 2
+    nano.forget(voice.digest)
+    _, anew = speak(nano, voice=voice)
+    assert read[2:-1] == pieces(length) and pcm.tobytes() == from_disk.tobytes() == anew.tobytes()
+
+
+def test_the_second_say_with_a_voice_reads_its_own_text_only(nano, read):
+    voice = imported(nano)
+    read.clear()
     first, pcm = speak(nano, voice=voice)
     length = nano.prompt.segment_length(first.voice)
     own = nano.prompt.length([], 0, "Hello from Miso.")
-    assert read == [length, own] and length > 126
+    assert read == [*pieces(length), own] and length > 126
     read.clear()
     second, again = speak(nano, voice=voice)
     assert read == [own] and again.tobytes() == pcm.tobytes()
@@ -358,7 +397,7 @@ def test_a_voice_is_heard_in_what_is_said(nano):
 
 
 def test_after_a_restart_it_is_read_from_disk_and_says_the_same(nano, read):
-    voice = learn(nano)
+    voice = imported(nano)
     _, pcm = speak(nano, voice=voice)
     nano.prefixes.close()
     read.clear()
@@ -368,7 +407,7 @@ def test_after_a_restart_it_is_read_from_disk_and_says_the_same(nano, read):
 
 @pytest.mark.parametrize("how", ["flipped", "cut"])
 def test_a_spoiled_file_is_made_anew(nano, read, how):
-    voice = learn(nano)
+    voice = imported(nano)
     _, pcm = speak(nano, voice=voice)
     (path,) = nano.prefixes._room.directory.iterdir()
     whole = path.read_bytes()
@@ -376,14 +415,15 @@ def test_a_spoiled_file_is_made_anew(nano, read, how):
     nano.prefixes.close()
     read.clear()
     _, again = speak(nano, voice=voice)
-    assert len(read) == 2 and again.tobytes() == pcm.tobytes() and path.read_bytes() == whole
+    assert len(read) > 2 and again.tobytes() == pcm.tobytes() and path.read_bytes() == whole
 
 
 def test_a_one_off_is_kept_in_memory_and_not_on_disk(nano, read):
-    voice = replace(learn(nano), name="")
+    voice = replace(imported(nano), name="")
     speak(nano, voice=voice)
+    read.clear()
     speak(nano, voice=voice)
-    assert len(read) == 3 and not nano.prefixes._room.directory.exists()
+    assert len(read) == 1 and not nano.prefixes._room.directory.exists()
 
 
 def test_what_was_forgotten_is_not_in_memory(nano):
@@ -395,9 +435,11 @@ def test_what_was_forgotten_is_not_in_memory(nano):
 
 def test_each_piece_of_a_text_follows_the_voice(nano, read):
     """nano was taught to follow one segment: the voice is that, and never leaves."""
-    row, _ = speak(nano, voice=learn(nano), text="One. Two. Three.")
+    voice = learn(nano)
+    read.clear()
+    row, _ = speak(nano, voice=voice, text="One. Two. Three.")
     alone = [nano.prompt.length([], 0, piece) for piece in ("One.", "Two.", "Three.")]
-    assert read[1:] == alone and row.dropped == 2
+    assert read == alone and row.dropped == 2
 
 
 def test_only_what_a_dialogue_needs_is_kept_of_what_was_said(nano):
@@ -406,9 +448,11 @@ def test_only_what_a_dialogue_needs_is_kept_of_what_was_said(nano):
 
 def test_a_voice_stays_while_what_was_said_leaves(nano, read, monkeypatch):
     monkeypatch.setattr(nano, "speech", replace(nano.speech, segments=3))
-    row, _ = speak(nano, voice=learn(nano), text="One. Two. Three. Four.")
+    voice = learn(nano)
+    read.clear()
+    row, _ = speak(nano, voice=voice, text="One. Two. Three. Four.")
     assert row.dropped == 1 and [segment.text for segment in row.context] == ["Two.", "Three."]
-    assert read[4] == nano.prompt.length(row.context, 0, "Four.")  # the voice was not read again
+    assert read[3] == nano.prompt.length(row.context, 0, "Four.")  # the voice was not read again
 
 
 def test_a_voice_of_another_codec_is_refused_with_what_to_do(nano):
@@ -442,10 +486,12 @@ def test_the_longest_recording_leaves_room_to_speak(nano):
 
 
 def say_on(engine: MisoEngine, dialogue: Dialogue, text: str, **say):
-    """The row, and the dialogue as it goes on."""
+    """The row, and the dialogue as it goes on, as the daemon keeps it."""
     row, pcm = speak(engine, text=text, dialogue=dialogue, **say)
-    segments = (*dialogue.segments, *row.said)[row.dropped :]
-    return row, pcm, Dialogue(dialogue.name, engine.info.model, engine.info.digest, segments)
+    dialogues = Dialogues(engine.forget)
+    dialogues._kept[dialogue.name] = dialogue
+    dialogues.add(engine.info, row)
+    return row, pcm, dialogues.get(dialogue.name)
 
 
 @pytest.mark.parametrize("with_voice", [False, True])

@@ -131,8 +131,38 @@ def test_a_disk_that_is_full_leaves_nothing(store, tmp_path, monkeypatch):
 
     monkeypatch.setattr(voices, "write_synced", full)
     error = refused(store.write, voice(), False)
-    assert error.code == "storage" and "free some space" in error.message
+    assert error.code == "storage" and "No space left on device" in error.message
     assert not list((tmp_path / "voices").iterdir())
+
+
+def test_a_directory_that_is_none_is_told_and_leaves_the_daemon_alone(store, tmp_path):
+    """An OSError of the I/O thread is the end of misod."""
+    store.write(voice(), replace=False)
+    (tmp_path / "prefixes").mkdir()
+    made = tmp_path / "prefixes" / f"{'0' * 16}-{voice().digest[:16]}.safetensors"
+    made.mkdir()  # as one that cannot be removed
+    assert refused(store.write, voice(seed=1), True).code == "storage"
+    assert refused(store.forget, "anna").code == "storage"
+    assert store.read("anna").digest == voice().digest
+    other = Store(tmp_path / "file", tmp_path / "prefixes", print)
+    (tmp_path / "file").write_text("in its place")
+    assert refused(other.write, voice(), False).code == "storage"
+    assert refused(other.forget, "anna").code == "storage" and other.names() == []
+
+
+def test_two_of_one_size_within_a_tick_of_the_clock_are_told_apart(store, tmp_path, monkeypatch):
+    path = tmp_path / "voices" / "anna.safetensors"
+    for seed in (0, 1):
+        store.write(voice(seed=seed, created="2026-01-01"), replace=True)
+        os.utime(path, ns=(1, 1))
+        assert store.read("anna").digest == voice(seed=seed).digest
+        monkeypatch.setattr(voices, "sync", lambda _: os.utime(path, ns=(1, 1)))
+
+
+def test_one_that_is_learned_again_as_it_was_is_not_dropped(store, dropped):
+    for _ in range(2):
+        store.write(voice(), replace=True)
+    assert dropped == []
 
 
 def test_a_thousand_learned_and_forgotten_leave_no_file(store, tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -88,36 +87,6 @@ def test_without_a_terminal_and_without_the_flag_nothing_is_learned(misoctl):
     assert "--i-have-permission" in refused(misoctl("learn", "anna", CLIP, "--text", "hi"), errors.USAGE)
 
 
-@pytest.mark.parametrize(
-    ("typed", "code", "said"),
-    [
-        (b"y\n", errors.BAD_DATA, "NaN"),  # goes on to the recording
-        (b"n\n", errors.FAILED, "nothing was learned"),
-        (b"\n", errors.FAILED, "nothing was learned"),
-        (b"\x04", errors.FAILED, "nothing was learned"),
-    ],
-)
-def test_on_a_terminal_it_is_asked_once(tmp_path, typed, code, said):
-    environ = os.environ | {"MISO_HOME": str(tmp_path / "home")}
-    command = [sys.executable, "-m", "misoctl", "learn", "anna", BAD, "--text", "hi"]
-    ours, theirs = pty.openpty()
-    child = subprocess.Popen(command, env=environ, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
-    os.close(theirs)
-    shown = b""
-    while b"[y/N]" not in shown:
-        shown += os.read(ours, 4096)
-    assert shown.count(b"permission") == 1
-    os.write(ours, typed)
-    try:
-        while more := os.read(ours, 4096):
-            shown += more
-    except OSError:  # the terminal is gone with the child
-        pass
-    os.close(ours)
-    assert child.wait(30) == code
-    assert said in shown.decode() and b"Traceback" not in shown
-
-
 # ---- recordings
 
 
@@ -143,6 +112,8 @@ def test_what_is_no_voices_file_by_its_size_is_refused(misoctl, tmp_path):
 def test_options_that_exclude_each_other(misoctl):
     learn = ("learn", "anna", CLIP, "--i-have-permission")
     assert "not both" in refused(misoctl(*learn, "--text", "a", "--text-file", "b"), errors.USAGE)
+    both = ("learn", "anna", "-", "--i-have-permission", "--text-file", "-")
+    assert "cannot both" in refused(misoctl(*both), errors.USAGE)
     assert "not both" in refused(misoctl("say", "--like", CLIP, "-v", "anna", "hi"), errors.USAGE)
     assert "--like" in refused(misoctl("say", "--text", "a", "hi"), errors.USAGE)
     assert "--all" in refused(misoctl("sessions", "forget"), errors.USAGE)

@@ -101,6 +101,22 @@ def test_a_bad_file_is_one_line(path):
     refused(path)
 
 
+PLAIN = (WAVS / "ok_24k_mono_pcm16.wav").read_bytes()
+
+
+def test_a_file_that_promises_a_gigabyte_is_not_waited_for(tmp_path):
+    path = tmp_path / "declares_1GB.wav"
+    path.write_bytes(PLAIN[:40] + (10**9).to_bytes(4, "little") + PLAIN[44:])
+    assert "cut short: 12,000 bytes of sound are there of 1,000,000,000" in refused(path)
+
+
+@pytest.mark.parametrize("length", [1, 4, 12, 20, 36, 43])
+def test_a_header_that_was_cut_off_is_one_line(tmp_path, length):
+    path = tmp_path / "truncated_header.wav"
+    path.write_bytes(PLAIN[:length])
+    refused(path)
+
+
 # Its own peak: a child's ru_maxrss on Linux begins at its parent's.
 PEAK = """
 import pathlib, re, resource, sys
