@@ -22,4 +22,13 @@ def _use_openblas() -> None:
         pass
 
 
+def _keep_cuda_graphs() -> None:
+    """MLX's CUDA backend keeps 400 graphs by their form, and after 800 new ones it raises an error: a daemon's last.
+
+    A frame is some 40 of them, and each number of rows, with guidance and without, has its own.
+    """
+    os.environ.setdefault("MLX_CUDA_GRAPH_CACHE_SIZE", "4000")
+
+
 _use_openblas()
+_keep_cuda_graphs()

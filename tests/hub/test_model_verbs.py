@@ -81,11 +81,11 @@ def test_a_misspelt_model_is_told_by_misoctl_itself(home):
 
 def test_list_names_what_is_here_and_marks_the_one_that_speaks(home, mine):
     rows = misoctl(home, "list").stdout.splitlines()
-    assert [row.split()[:3] for row in rows] == [["*", "nano", "q8"], ["mine", "mixed", "21"]]
+    assert [row.split()[:3] for row in rows] == [["*", "nano", "mixed"], ["mine", "mixed", "21"]]
     said = json.loads(misoctl(home, "list", "--json").stdout)
     assert [(m["name"], m["default"], m["bundled"], m["precision"]) for m in said] == [
-        ("nano", True, True, "q8"),
-        ("mine", False, False, "q8"),
+        ("nano", True, True, "mixed"),
+        ("mine", False, False, "mixed"),
     ]
     assert said[0]["bytes"] == said[1]["bytes"] > 19e6 and said[1]["directory"] == str(mine)
 
@@ -151,13 +151,13 @@ def test_show_says_what_a_model_is_made_of(home):
     said = misoctl(home, "show", "nano").stdout
     for words in (
         "precision   mixed",
-        "245 tensors in model.safetensors",
+        "270 tensors in model.safetensors",
         "in 8 bits, groups of 64: 49 of the backbone",
         "Apache-2.0",
     ):
         assert words in said
     detail = json.loads(misoctl(home, "show", "nano", "--json").stdout)
-    assert len(detail["tensors"]) == 245 and len(detail["digest"]) == 64
+    assert len(detail["tensors"]) == 270 and len(detail["digest"]) == 64
     first = detail["tensors"][0]
     assert set(first) >= {"name", "type", "shape"}
     packed = next(t for t in detail["tensors"] if t["name"] == "backbone.layers.0.mlp.w1.weight")
