@@ -152,7 +152,7 @@ def test_show_says_what_a_model_is_made_of(home):
     for words in (
         "precision   mixed",
         "270 tensors in model.safetensors",
-        "in 8 bits, groups of 64: 49 of the backbone",
+        "in 6 bits, groups of 64: 56 of the backbone",
         "Apache-2.0",
     ):
         assert words in said
@@ -161,7 +161,7 @@ def test_show_says_what_a_model_is_made_of(home):
     first = detail["tensors"][0]
     assert set(first) >= {"name", "type", "shape"}
     packed = next(t for t in detail["tensors"] if t["name"] == "backbone.layers.0.mlp.w1.weight")
-    assert packed == {"name": packed["name"], "type": "U32", "shape": [768, 80], "bits": 8, "group_size": 64}
+    assert packed == {"name": packed["name"], "type": "U32", "shape": [704, 48], "bits": 6, "group_size": 64}
     assert sum(file["bytes"] for file in detail["files"].values()) == detail["bytes"]
 
 
