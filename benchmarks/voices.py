@@ -165,6 +165,7 @@ def full_size(rounds: int) -> None:
     args = replace(MISO_8B.backbone, num_layers=LAYERS)
     backbone = Transformer(args)
     mx.eval(backbone.parameters())
+    backbone.prepare()
     voice, text = (mx.random.normal((1, n, args.embed_dim)) for n in (POSITIONS, TEXT_POSITIONS))
     kept = KVCache(LAYERS)
     mx.eval(backbone(voice, kept))
@@ -193,10 +194,11 @@ def on_disk(rounds: int, anew_s: float) -> None:
     kv = mx.random.normal((*layout[:2], POSITIONS, layout[2])).astype(mx.bfloat16)
     mx.eval(kv)
     token = mx.zeros((1, args.num_kv_heads, 1, args.head_dim), mx.bfloat16)
+    both = mx.stack([token, token])
     times: dict[str, list[float]] = {"forked, and written to": [], "written to disk": [], "read from disk": []}
 
     def write_to(fork: KVCache) -> list[mx.array]:
-        return [fork.attend(layer, token, token, token, 1.0) for layer in range(args.num_layers)]
+        return [fork.attend(layer, token, both, 1.0) for layer in range(args.num_layers)]
 
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
 
@@ -206,7 +208,7 @@ def on_disk(rounds: int, anew_s: float) -> None:
         for _ in range(rounds):
             times["forked, and written to"].append(timed_s(lambda: write_to(KVCache.fork(kv))))
             times["written to disk"].append(timed_s(lambda: prefixes().store("d" * 64, kv)))
-            times["read from disk"].append(timed_s(lambda: prefixes().find(["d" * 64], POSITIONS)[1].keys))
+            times["read from disk"].append(timed_s(lambda: prefixes().find(["d" * 64], POSITIONS)[1].kv))
     print(f"a prefix of the 8B, {kv.nbytes / 1e6:.0f} MB: ms, and the share of reading the voice anew here")
     for way, all_s in times.items():
         print(f"  {way:27} {np.median(all_s) * 1000:4.0f} ms  {np.median(all_s) / anew_s:.4f}")

@@ -146,11 +146,11 @@ def _printable(text: object) -> str:
 def learn(name, clip, text, text_file, transcriber, permission, quiet, **options) -> None:
     """Learn the voice of a recording, and keep it as NAME.
 
-    CLIP is WAV, FLAC, OGG, MP3 or, on macOS, m4a, of 1 to 30 s; 5 to 15 s of one voice in a quiet room are best.
-
     \b
       misoctl learn anna clip.wav --text "What she says in it, word for word."
       misoctl say -v anna "Hello."
+
+    CLIP is WAV, FLAC, OGG, MP3 or, on macOS, m4a, of 1 to 30 s; 5 to 15 s of one voice in a quiet room are best.
     """
     from misoctl.learning import ask_permission, check_asks, hear, read_recording
     from misoctl.speech import telling
@@ -196,7 +196,11 @@ def voices(ctx, as_json) -> None:
 @click.argument("name", callback=slug)
 @json_option
 def show(name, as_json) -> None:
-    """All that is known of NAME."""
+    """All that is known of NAME.
+
+    \b
+      misoctl voices show anna
+    """
     (row,) = json.loads(_ask("voices", name=name).listing)
     if as_json:
         click.echo(json.dumps(row, ensure_ascii=False))
@@ -212,7 +216,13 @@ def show(name, as_json) -> None:
 @replace_option
 @quiet_option
 def export(name, file, replace, quiet) -> None:
-    """Write NAME to FILE, to be imported elsewhere; - is standard output. The recording is not in it."""
+    """Write NAME to FILE, to be imported elsewhere; - is standard output.
+
+    \b
+      misoctl voices export anna anna.voice
+
+    The recording is not in it.
+    """
     import os
 
     from misoctl.sink import open_output
@@ -232,7 +242,11 @@ def export(name, file, replace, quiet) -> None:
 @replace_option
 @quiet_option
 def import_(file, name, replace, quiet) -> None:
-    """Keep the voice that `export` wrote to FILE; - is standard input."""
+    """Keep the voice that `export` wrote to FILE; - is standard input.
+
+    \b
+      misoctl voices import anna.voice
+    """
     from protocol.messages import MAX_VOICE_BYTES
 
     talk = hush if quiet else tell
@@ -280,7 +294,11 @@ def sessions(ctx, as_json) -> None:
 @click.option("--all", "every", is_flag=True, help="All of them.")
 @quiet_option
 def forget_session(name, every, quiet) -> None:
-    """Forget the session NAME, or all."""
+    """Forget the session NAME, or all.
+
+    \b
+      misoctl sessions forget talk
+    """
     if (name is None) != every:
         raise click.UsageError("give NAME or --all, one of them")
     talk = hush if quiet else tell

@@ -1,5 +1,5 @@
 """Engine one: MisoTTS, a backbone over frames, a depth decoder over codebooks, the Mimi codec."""
 
-from misod.blas import use_openblas
+from misod.before_mlx import prepare
 
-use_openblas()
+prepare()

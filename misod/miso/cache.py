@@ -8,13 +8,13 @@ BLOCK = 256  # positions; one allocation per 20 s of speech
 class KVCache:
     """K and V of every layer for a batch of rows that share one position count.
 
-    Arrays are (B, Hkv, C, d) with capacity C >= offset. `attend` writes T new positions and
-    attends to all up to and including them; `advance` moves the offset once a pass is over.
+    A layer's are one array (2, B, Hkv, C, d), keys and then values, so that one write does for both; its capacity C is
+    at least the offset. `attend` writes T new positions and attends to all up to and including them; `advance` moves
+    the offset once a pass is over.
     """
 
     def __init__(self, layers: int, block: int = BLOCK):
-        self.keys: list[mx.array | None] = [None] * layers
-        self.values: list[mx.array | None] = [None] * layers
+        self.kv: list[mx.array | None] = [None] * layers
         self.block = block
         self.position = 0
 
@@ -26,13 +26,14 @@ class KVCache:
         """
         layers = len(kv) // 2
         cache = cls(layers)
-        cache.keys, cache.values = ([kv[i : i + 1] for i in range(at, at + layers)] for at in (0, layers))
+        both = kv.reshape(2, layers, *kv.shape[1:])
+        cache.kv = [both[:, i : i + 1] for i in range(layers)]
         cache.position = kv.shape[2]
         return cache
 
     def packed(self) -> mx.array:
         """What one row has read, (2 layers, Hkv, T, d): keys, then values. A copy."""
-        return mx.stack([array[0, :, : self.position] for array in self.keys + self.values])
+        return mx.concatenate([kv[:, :, :, : self.position] for kv in self.kv], axis=1).flatten(0, 1)
 
     @property
     def offset(self) -> int:
@@ -46,26 +47,22 @@ class KVCache:
         assert 0 <= position <= self.position
         self.position = position
 
-    def attend(self, layer: int, q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
-        """q (B, H, T, d), k and v (B, Hkv, T, d) -> (B, H, T, d), causal."""
-        end = self.position + k.shape[2]
-        self._reserve(layer, k, end)
-        self.keys[layer][:, :, self.position : end] = k
-        self.values[layer][:, :, self.position : end] = v
-        keys, values = self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
-        mask = "causal" if k.shape[2] > 1 else None
+    def attend(self, layer: int, q: mx.array, kv: mx.array, scale: float) -> mx.array:
+        """q (B, H, T, d), kv (2, B, Hkv, T, d) -> (B, H, T, d), causal."""
+        T, held = kv.shape[3], self.kv[layer]
+        end = self.position + T
+        if held is None or held.shape[3] < end:
+            held = self.kv[layer] = self._grown(held, kv, end)
+        held[..., self.position : end, :] = kv
+        keys, values = (part.squeeze(0) for part in mx.split(held[..., :end, :], 2))
+        mask = "causal" if T > 1 else None
         return mx.fast.scaled_dot_product_attention(q, keys, values, scale=scale, mask=mask)
 
-    def _reserve(self, layer: int, like: mx.array, end: int) -> None:
-        held = self.keys[layer]
-        capacity = 0 if held is None else held.shape[2]
-        if end <= capacity:
-            return
-        rows, heads, _, dim = like.shape
+    def _grown(self, held: mx.array | None, like: mx.array, end: int) -> mx.array:
+        capacity = 0 if held is None else held.shape[3]
         more = -(-(end - capacity) // self.block) * self.block
-        for arrays in (self.keys, self.values):
-            empty = mx.zeros((rows, heads, more, dim), like.dtype)
-            arrays[layer] = empty if held is None else mx.concatenate([arrays[layer], empty], axis=2)
+        empty = mx.zeros((*like.shape[:3], more, like.shape[4]), like.dtype)
+        return empty if held is None else mx.concatenate([held, empty], axis=3)
 
 
 class RowsCache:
@@ -87,6 +84,8 @@ class RowsCache:
         for row in self.rows:
             row.advance(positions)
 
-    def attend(self, layer: int, q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
-        parts = [row.attend(layer, q[b : b + 1], k[b : b + 1], v[b : b + 1], scale) for b, row in enumerate(self.rows)]
-        return parts[0] if len(parts) == 1 else mx.concatenate(parts)
+    def attend(self, layer: int, q: mx.array, kv: mx.array, scale: float) -> mx.array:
+        if len(self.rows) == 1:
+            return self.rows[0].attend(layer, q, kv, scale)
+        parts = zip(self.rows, mx.split(q, len(self.rows)), mx.split(kv, len(self.rows), axis=1), strict=True)
+        return mx.concatenate([row.attend(layer, q, kv, scale) for row, q, kv in parts])

@@ -160,6 +160,7 @@ class MisoEngine:
         if row.reader:
             row.reader.close()
         row.reader = row.cache = row.shadow = row.frame = row.codec = row.key = row.prompt_h = None
+        row.heard = None, row.frames
 
     def keep(self, digest: str) -> None:
         self.prefixes.store(digest)

@@ -17,6 +17,9 @@ from misod.weights.dims import ModelArgs, TransformerArgs
 from misod.weights.plan import Affine, Quantization
 
 Draw = Callable[[int, mx.array], mx.array]  # (codebook, logits (B, V)) -> codes (B,)
+Unary = Callable[[mx.array], mx.array]
+QKV = tuple[mx.array, mx.array]  # q (B, H, T, d); k and v (2, B, Hkv, T, d)
+Turn = Callable[[mx.array], QKV]
 
 TABLE_ROWS = 256
 
@@ -39,60 +42,110 @@ class RMSNorm(nn.Module):
         self.scale = mx.ones((dim,))
         self._eps = eps
 
-    def __call__(self, x: mx.array) -> mx.array:
-        return mx.fast.rms_norm(x, self.scale, self._eps)  # accumulates in fp32
+    def bound(self) -> Unary:
+        scale, eps = self.scale, self._eps
+        return lambda x: mx.fast.rms_norm(x, scale, eps)  # accumulates in fp32
 
 
 class Rope:
-    """Rotary positions on interleaved pairs. `at` is asked once a pass; all layers share what it returns."""
+    """Rotary positions on interleaved pairs, for the queries and keys of all heads at once.
 
-    def __init__(self, args: TransformerArgs):
-        self.dims = args.head_dim
+    `at` is asked once a pass; all layers share what it returns. Offsets below `kept` are the same in every frame.
+    """
+
+    def __init__(self, args: TransformerArgs, kept: int = 0):
+        self.dims, self._heads, self._kv_heads = args.head_dim, args.num_heads, args.num_kv_heads
         self.theta = rope_theta(args)
-        pairs = mx.arange(self.dims)
-        self.even = (pairs % 2 == 0)[:, None] & (pairs[:, None] + 1 == pairs)  # (d, d): x[2i] -> y[2i + 1]
-        mx.eval(self.theta, self.even)
+        self._periods = 1 / self.theta  # mx.fast.rope takes the reciprocal of the angular frequency
+        self._turned = mx.arange(args.num_heads + 2 * args.num_kv_heads) < args.num_heads + args.num_kv_heads  # not v
+        self._kept, self._seen = kept, {}
+        mx.eval(self.theta, self._periods, self._turned)
 
-    def at(self, offset: int | mx.array, T: int) -> Callable[[mx.array], mx.array]:
-        """The rotation of x (B, H, T, d) at positions offset..offset + T; offset () or one a row (B,)."""
-        if T == 1 and mx.default_device() == mx.cpu:
-            matrix = self._matrix(offset)
-            return lambda x: x @ matrix
-        # mx.fast.rope takes the reciprocal of the angular frequency
-        rope, periods = mx.fast.rope, 1 / self.theta
-        return lambda x: rope(x, self.dims, traditional=True, base=None, scale=1.0, offset=offset, freqs=periods)
+    def at(self, offset: int | mx.array, T: int, rows: int, dtype: mx.Dtype) -> Turn:
+        """How a layer's q, k and v of T positions from offset (or offsets, one a row) become q and kv.
 
-    def _matrix(self, offset: int | mx.array) -> mx.array:
-        """The rotation as one product: on MLX's CPU backend mx.fast.rope is 30 primitives in every layer."""
-        angle = mx.repeat(mx.reshape(mx.array(offset), (-1, 1)) * self.theta, 2, axis=1)  # (B or 1, d)
-        sin = mx.where(self.even, mx.sin(angle)[:, None], 0)  # (B, d, d)
-        return (mx.cos(angle)[:, None] * mx.eye(self.dims) + sin - sin.swapaxes(1, 2))[:, None]  # (B, 1, d, d)
+        They come as (rows, T, (H + 2 Hkv) * d), without T where that is 1; q and k of a head are turned.
+        """
+        on_cpu = dtype == mx.float32 and mx.default_device() == mx.cpu
+        if not on_cpu and T > 1:
+            return lambda qkv: self._whole(qkv, offset)
+        key = offset, T, rows
+        if not isinstance(offset, int) or offset >= self._kept:
+            known = None
+        elif (known := self._seen.get(key)) is None:
+            known = self._seen[key] = self._factors(offset, T) if on_cpu else self._offsets(offset, rows)
+            mx.eval(known)
+        if on_cpu:
+            factors = self._factors(offset, T) if known is None else known
+            return lambda qkv: self._multiplied(qkv, factors)
+        offsets = self._offsets(offset, rows) if known is None else known
+        return lambda qkv: self._each(qkv, offsets)
+
+    def _whole(self, qkv: mx.array, offset: int | mx.array) -> QKV:
+        B, T, _ = qkv.shape
+        qk, v = mx.split(qkv.reshape(B, T, -1, self.dims).swapaxes(1, 2), [self._heads + self._kv_heads], axis=1)
+        q, k = mx.split(self._rope(qk, offset), [self._heads], axis=1)
+        return q, mx.stack([k, v])
+
+    def _each(self, qkv: mx.array, offsets: mx.array) -> QKV:
+        """One position, each head a row of its own: values are at position 0, where nothing turns."""
+        B = qkv.shape[0]
+        x = self._rope(qkv.reshape(-1, 1, 1, self.dims), offsets).reshape(B, -1, 1, self.dims)
+        return self._parted(x)
+
+    def _parted(self, x: mx.array) -> QKV:
+        """(B, H + 2 Hkv, T, d) -> (B, H, T, d) and (2, B, Hkv, T, d)."""
+        B, _, T, d = x.shape
+        q, kv = mx.split(x, [self._heads], axis=1)
+        if B == 1:
+            return q, kv.reshape(2, 1, -1, T, d)
+        return q, kv.reshape(B, 2, -1, T, d).swapaxes(0, 1)
+
+    def _multiplied(self, qkv: mx.array, factors: mx.array) -> QKV:
+        """A product of complex numbers: on MLX's CPU backend mx.fast.rope is 30 primitives in every layer."""
+        B, T = qkv.shape[0], factors.shape[1]
+        x = (qkv.view(mx.complex64).reshape(B, T, -1, self.dims // 2) * factors).view(mx.float32)  # (B, T, N, d)
+        if T == 1:
+            return self._parted(x.reshape(B, -1, 1, self.dims))
+        q, k, v = mx.split(x.swapaxes(1, 2), [self._heads, self._heads + self._kv_heads], axis=1)
+        return q, mx.stack([k, v])
+
+    def _rope(self, x: mx.array, offset: int | mx.array) -> mx.array:
+        periods = self._periods
+        return mx.fast.rope(x, self.dims, traditional=True, base=None, scale=1.0, offset=offset, freqs=periods)
+
+    def _offsets(self, offset: int | mx.array, rows: int) -> mx.array:
+        """(rows * (H + 2 Hkv),)"""
+        at = mx.broadcast_to(mx.reshape(mx.array(offset, mx.int32), (-1, 1)), (rows, 1))
+        return mx.where(self._turned, at, 0).flatten()
+
+    def _factors(self, offset: int | mx.array, T: int) -> mx.array:
+        """e^(i angle) of each pair, (B or 1, T, H + 2 Hkv, d / 2) complex; 1 for values."""
+        positions = mx.reshape(mx.array(offset), (-1, 1)) + mx.arange(T)
+        angle = positions[:, :, None, None] * self.theta
+        return mx.where(self._turned[:, None], mx.cos(angle) + mx.sin(angle) * mx.array(1j), mx.array(1 + 0j))
 
 
 class Attention(nn.Module):
     def __init__(self, args: TransformerArgs):
         super().__init__()
         width, head_dim = args.embed_dim, args.head_dim
-        self._heads, self._kv_heads, self._head_dim = args.num_heads, args.num_kv_heads, head_dim
         self.q_proj = nn.Linear(width, args.num_heads * head_dim, bias=False)
         self.k_proj = nn.Linear(width, args.num_kv_heads * head_dim, bias=False)
         self.v_proj = nn.Linear(width, args.num_kv_heads * head_dim, bias=False)
         self.output_proj = nn.Linear(args.num_heads * head_dim, width, bias=False)
+        self._scale = head_dim**-0.5
 
-    def __call__(self, x: mx.array, layer: int, cache: KVCache | RowsCache, rotate: Callable) -> mx.array:
-        q = self._split(self.q_proj(x), self._heads)  # (B, H, T, d)
-        k = self._split(self.k_proj(x), self._kv_heads)  # (B, Hkv, T, d)
-        v = self._split(self.v_proj(x), self._kv_heads)
-        y = cache.attend(layer, rotate(q), rotate(k), v, self._head_dim**-0.5)
+    def prepare(self) -> None:
+        self._qkv = fused(self, ["q_proj", "k_proj", "v_proj"], "qkv_proj")
+        self._add_output = added(self.output_proj)
+
+    def __call__(self, x: mx.array, h: mx.array, layer: int, cache: KVCache | RowsCache, turn: Turn) -> mx.array:
+        """x and what it is added to, h the same, normed: (B, T, D) or, at T = 1, (B, D)."""
+        y = cache.attend(layer, *turn(self._qkv(h)), self._scale)  # (B, H, T, d)
         if x.ndim == 3:
             y = y.swapaxes(1, 2)
-        return self.output_proj(y.reshape(*x.shape[:-1], -1))
-
-    def _split(self, x: mx.array, heads: int) -> mx.array:
-        """(B, T, heads * d) or, at T = 1, (B, heads * d) -> (B, heads, T, d)."""
-        if x.ndim == 2:
-            return x.reshape(x.shape[0], heads, 1, -1)
-        return x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
+        return self._add_output(x, y.reshape(*x.shape[:-1], -1))
 
 
 class MLP(nn.Module):
@@ -102,9 +155,19 @@ class MLP(nn.Module):
         self.w2 = nn.Linear(args.intermediate_dim, args.embed_dim, bias=False)  # down
         self.w3 = nn.Linear(args.embed_dim, args.intermediate_dim, bias=False)  # up
 
-    def __call__(self, x: mx.array) -> mx.array:
-        gate = self.w1(x)
-        return self.w2(gate * mx.sigmoid(gate) * self.w3(x))  # nn.silu is compiled: on a CPU that takes g++
+    def prepare(self) -> None:
+        self._gate_up, self._add_down = fused(self, ["w1", "w3"], "w13"), added(self.w2)
+        self._gated = gated if mx.default_device() == mx.cpu else gated_at_once
+
+    def __call__(self, x: mx.array, h: mx.array) -> mx.array:
+        return self._add_down(x, self._gated(*mx.split(self._gate_up(h), 2, axis=-1)))
+
+
+def gated(gate: mx.array, up: mx.array) -> mx.array:
+    return gate * mx.sigmoid(gate) * up
+
+
+gated_at_once = mx.compile(gated, shapeless=True)  # one kernel for three; on a CPU that would take g++
 
 
 class Layer(nn.Module):
@@ -115,28 +178,85 @@ class Layer(nn.Module):
         self.sa_norm = RMSNorm(args.embed_dim, args.norm_eps)
         self.mlp_norm = RMSNorm(args.embed_dim, args.norm_eps)
 
-    def __call__(self, x: mx.array, layer: int, cache: KVCache | RowsCache, rotate: Callable) -> mx.array:
-        x = x + self.attn(self.sa_norm(x), layer, cache, rotate)
-        return x + self.mlp(self.mlp_norm(x))
+    def prepare(self) -> None:
+        self.attn.prepare()
+        self.mlp.prepare()
+        attend, feed = self.attn.__call__, self.mlp.__call__  # bound: a module looks its parts up slowly
+        before, between = self.sa_norm.bound(), self.mlp_norm.bound()
+
+        def run(x: mx.array, layer: int, cache: KVCache | RowsCache, turn: Turn) -> mx.array:
+            x = attend(x, before(x), layer, cache, turn)
+            return feed(x, between(x))
+
+        self._run = run
+
+    def __call__(self, x: mx.array, layer: int, cache: KVCache | RowsCache, turn: Turn) -> mx.array:
+        return self._run(x, layer, cache, turn)
 
 
 class Transformer(nn.Module):
-    def __init__(self, args: TransformerArgs):
+    """`kept`: how many of the first positions every frame comes to anew."""
+
+    def __init__(self, args: TransformerArgs, kept: int = 0):
         super().__init__()
         self.layers = [Layer(args) for _ in range(args.num_layers)]
         self.norm = RMSNorm(args.embed_dim, args.norm_eps)
-        self._rope = Rope(args)
+        self._rope = Rope(args, kept)
+
+    def prepare(self) -> None:
+        for layer in self.layers:
+            layer.prepare()
+            mx.clear_cache()  # of what was fused: else there are two copies of the model
+        self._steps, self._norm = tuple(self.layers), self.norm.bound()
 
     def __call__(self, x: mx.array, cache: KVCache | RowsCache) -> mx.array:
-        """x (B, T, D) at the cache's offset -> the normed hidden state of the last position (B, D)."""
-        T = x.shape[1]
-        rotate = self._rope.at(cache.offset, T)
-        if T == 1:
+        """x (B, T, D), or (B, D), at the cache's offset -> the normed hidden state of the last position (B, D)."""
+        if x.ndim == 3 and x.shape[1] == 1:
             x = x[:, 0]  # (B, D): no flattening around every product
-        for i, layer in enumerate(self.layers):
-            x = layer(x, i, cache, rotate)
+        T = x.shape[1] if x.ndim == 3 else 1
+        turn = self._rope.at(cache.offset, T, x.shape[0], x.dtype)
+        for i, layer in enumerate(self._steps):
+            x = layer(x, i, cache, turn)
         cache.advance(T)
-        return self.norm(x if T == 1 else x[:, -1])
+        return self._norm(x if x.ndim == 2 else x[:, -1])
+
+
+def bound(module: nn.Module) -> Unary:
+    """The product with a layer's matrix, its arrays looked up once: a module looks them up slowly, at every call."""
+    if "scales" in module:
+        return packed_product(module.weight, module.scales, module.biases, module.bits, module.group_size)
+    matrix = module.weight.T
+    mx.eval(matrix)
+    return dense_product(matrix)
+
+
+def added(module: nn.Module) -> Callable[[mx.array, mx.array], mx.array]:
+    """(x, y) -> x + module(y)."""
+    if "scales" in module:
+        product = bound(module)
+        return lambda x, y: x + product(y)
+    matrix = module.weight.T
+    mx.eval(matrix)
+    return lambda x, y: mx.addmm(x, y, matrix)
+
+
+def fused(parent: nn.Module, names: list[str], name: str) -> Unary:
+    """Of layers that read the same input: one product, where all are stored alike, of what becomes `parent`'s `name`.
+
+    They are gone from parent then, and at most these few are in memory twice.
+    """
+    parts = [parent[each] for each in names]
+    kinds = {(getattr(p, "bits", 0), getattr(p, "group_size", 0), p.weight.dtype) for p in parts}
+    if len(kinds) > 1:
+        products = [bound(part) for part in parts]
+        return lambda x: mx.concatenate([product(x) for product in products], axis=-1)
+    whole = parts[0]
+    whole.update({key: mx.concatenate([part[key] for part in parts]) for key in whole.parameters()})
+    mx.eval(whole.parameters())
+    for each in names:
+        delattr(parent, each)
+    parent[name] = whole
+    return bound(whole)
 
 
 def rows_of(module: nn.Module, dtype: mx.Dtype, rows: mx.array | EllipsisType = ...) -> mx.array:
@@ -155,9 +275,24 @@ class PackedHeads(nn.Module):
         self._how = asdict(how)
         self.weight, self.scales, self.biases = mx.quantize(mx.zeros(shape).swapaxes(1, 2), **self._how)
 
-    def __call__(self, k: int, h: mx.array) -> mx.array:
-        """h (B, Dd) -> (B, V)."""
-        return mx.quantized_matmul(h, self.weight[k], self.scales[k], self.biases[k], transpose=True, **self._how)
+    def bound(self) -> list[Unary]:
+        parts = (parted(array) for array in (self.weight, self.scales, self.biases))
+        return [packed_product(*matrix, **self._how) for matrix in zip(*parts, strict=True)]
+
+
+def dense_product(matrix: mx.array) -> Unary:
+    return lambda x: x @ matrix
+
+
+def packed_product(weight: mx.array, scales: mx.array, biases: mx.array, bits: int, group_size: int) -> Unary:
+    return lambda x: mx.quantized_matmul(x, weight, scales, biases, True, group_size, bits)
+
+
+def parted(stack: mx.array) -> list[mx.array]:
+    """Views of what it is made of. What is taken by a number is copied."""
+    views = [part.squeeze(0) for part in mx.split(stack, len(stack))]
+    mx.eval(views)
+    return views
 
 
 class Model(nn.Module):
@@ -171,7 +306,7 @@ class Model(nn.Module):
         D, Dd, K, V = args.backbone.embed_dim, args.decoder.embed_dim, args.audio_num_codebooks, args.audio_vocab_size
         self.args = args
         self.backbone = Transformer(args.backbone)
-        self.decoder = Transformer(args.decoder)
+        self.decoder = Transformer(args.decoder, kept=K)
         self.text_embeddings = nn.Embedding(args.text_vocab_size, D)
         self.audio_embeddings = nn.Embedding(K * V, D)
         self.projection = nn.Linear(D, Dd, bias=False)
@@ -188,9 +323,24 @@ class Model(nn.Module):
             self.audio_head = PackedHeads(self.audio_head.shape, quantization["audio_head"])
 
     def prepare(self) -> None:
-        """Once the weights are loaded: activations take the norms' type, and projection(audio_embeddings), K times
-        (V, Dd), is tabulated in the type the embeddings are stored in, a few rows at a time to hold little else."""
+        """Once the weights are loaded: what is multiplied with the same input becomes one matrix; activations take the
+        norms' type."""
         self._dtype = self.backbone.norm.scale.dtype
+        self.backbone.prepare()
+        self.decoder.prepare()
+        self._tabulate()
+        self.bind()
+
+    def bind(self) -> None:
+        """Anew where the heads' arrays were replaced."""
+        heads, packed = self.audio_head, isinstance(self.audio_head, PackedHeads)
+        self._project = bound(self.projection)
+        rest = heads.bound() if packed else map(dense_product, parted(heads))
+        self._heads = bound(self.codebook0_head), *rest
+
+    def _tabulate(self) -> None:
+        """projection(audio_embeddings), K times (V, Dd), in the type the embeddings are stored in, a few rows at a time
+        to hold little else."""
         stored = self.audio_embeddings.get("scales", self.audio_embeddings.weight).dtype
         projection = rows_of(self.projection, self._dtype).T  # many rows: on a CPU far faster than packed
         self._depth_inputs, V = [], self.args.audio_vocab_size
@@ -238,18 +388,17 @@ class Model(nn.Module):
         `draw` picks a code from each codebook's logits. The depth decoder's cache lives for this frame.
         """
         cache = KVCache(self.args.decoder.num_layers, block=self.args.audio_num_codebooks)
-        logits = [self.codebook0_head(last_h)]  # (B, V)
+        heads = self._heads
+        logits = [heads[0](last_h)]  # (B, V)
         codes = [draw(0, logits[0])]
-        x = mx.stack([self.projection(last_h), self._depth_input(0, codes[0])], axis=1)  # (B, 2, Dd)
+        x = mx.stack([self._project(last_h), self._depth_input(0, codes[0])], axis=1)  # (B, 2, Dd)
         for k in range(1, self.args.audio_num_codebooks):
-            logits.append(self._head(k - 1, self.decoder(x, cache)))
+            logits.append(heads[k](self.decoder(x, cache)))
             codes.append(draw(k, logits[k]))
-            x = self._depth_input(k, codes[k])[:, None]  # (B, 1, Dd)
-        return mx.stack(codes, axis=1), mx.isfinite(mx.concatenate(logits, axis=1)).all(axis=1)
+            x = self._depth_input(k, codes[k])  # (B, Dd)
+        every = mx.concatenate(logits, axis=1)
+        return mx.stack(codes, axis=1), (every - every == 0).all(axis=1)  # neither NaN nor infinity less itself is 0
 
     def _depth_input(self, k: int, codes: mx.array) -> mx.array:
         """projection of codebook k's embeddings of codes (B,) -> (B, Dd)."""
         return self._depth_inputs[k][codes].astype(self._dtype)
-
-    def _head(self, k: int, h: mx.array) -> mx.array:
-        return h @ self.audio_head[k] if isinstance(self.audio_head, mx.array) else self.audio_head(k, h)

@@ -81,11 +81,11 @@ def test_a_misspelt_model_is_told_by_misoctl_itself(home):
 
 def test_list_names_what_is_here_and_marks_the_one_that_speaks(home, mine):
     rows = misoctl(home, "list").stdout.splitlines()
-    assert [row.split()[:3] for row in rows] == [["*", "nano", "q8"], ["mine", "q8", "20"]]
+    assert [row.split()[:3] for row in rows] == [["*", "nano", "mixed"], ["mine", "mixed", "21"]]
     said = json.loads(misoctl(home, "list", "--json").stdout)
     assert [(m["name"], m["default"], m["bundled"], m["precision"]) for m in said] == [
-        ("nano", True, True, "q8"),
-        ("mine", False, False, "q8"),
+        ("nano", True, True, "mixed"),
+        ("mine", False, False, "mixed"),
     ]
     assert said[0]["bytes"] == said[1]["bytes"] > 19e6 and said[1]["directory"] == str(mine)
 
@@ -150,18 +150,18 @@ def test_a_full_disk_under_standard_output_is_one_line(home, arguments):
 def test_show_says_what_a_model_is_made_of(home):
     said = misoctl(home, "show", "nano").stdout
     for words in (
-        "precision   q8",
-        "245 tensors in model.safetensors",
-        "in 8 bits, groups of 64: 49 of the backbone",
+        "precision   mixed",
+        "270 tensors in model.safetensors",
+        "in 6 bits, groups of 64: 56 of the backbone",
         "Apache-2.0",
     ):
         assert words in said
     detail = json.loads(misoctl(home, "show", "nano", "--json").stdout)
-    assert len(detail["tensors"]) == 245 and len(detail["digest"]) == 64
+    assert len(detail["tensors"]) == 270 and len(detail["digest"]) == 64
     first = detail["tensors"][0]
     assert set(first) >= {"name", "type", "shape"}
     packed = next(t for t in detail["tensors"] if t["name"] == "backbone.layers.0.mlp.w1.weight")
-    assert packed == {"name": packed["name"], "type": "U32", "shape": [768, 80], "bits": 8, "group_size": 64}
+    assert packed == {"name": packed["name"], "type": "U32", "shape": [704, 48], "bits": 6, "group_size": 64}
     assert sum(file["bytes"] for file in detail["files"].values()) == detail["bytes"]
 
 
@@ -208,7 +208,7 @@ def test_verify_names_all_that_are_damaged(home, mine):
 def test_rm_removes_a_model_and_nothing_else(home, mine):
     shutil.copytree(mine, home.models / "other")
     done = misoctl(home, "rm", "mine")
-    assert done.returncode == 0 and "removed mine: 20 MB are free again" in done.stderr
+    assert done.returncode == 0 and "removed mine: 21 MB are free again" in done.stderr
     assert not mine.exists() and (home.models / "other" / "manifest.json").exists()
     assert not list(home.models.glob(".mine*"))
 

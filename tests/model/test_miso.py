@@ -82,10 +82,10 @@ def test_every_backbone_layer_of_the_prefill_is_the_references(model, case):
     want = golden(TINY, f"golden_{case}")
     x = model.embed_prompt(mx.array(want["prompt_tokens"].astype(np.int32)), mx.array(want["prompt_mask"]))
     np.testing.assert_allclose(np.array(x[0]), want["prefill_embeds"], rtol=0, atol=1e-6)
-    cache, T = model.new_cache(), x.shape[1]
-    rotate = model.backbone._rope.at(0, T)
+    cache = model.new_cache()
+    turn = model.backbone._rope.at(0, *x.shape[1::-1], x.dtype)
     for i, layer in enumerate(model.backbone.layers):
-        x = layer(x, i, cache, rotate)
+        x = layer(x, i, cache, turn)
         np.testing.assert_allclose(np.array(x[0]), want["prefill_layer_out"][i], rtol=0, atol=LAST_H_ATOL)
 
 
@@ -94,6 +94,7 @@ def test_the_end_is_a_frame_of_zeros_and_comes_when_the_references_does():
     model = load(TINY)
     model.codebook0_head.weight[0] = mx.array(want["codebook0_head_row0"])
     model.audio_head[:, :, 0] = mx.array(want["audio_head_col0"])
+    model.bind()
     steps = list(speak(model, want, int(want["steps"])))
     np.testing.assert_array_equal([codes for *_, codes in steps], want["all_steps"])
     np.testing.assert_allclose(steps[-1][1], want["logits_last_step"], rtol=0, atol=LOGITS_ATOL)
@@ -133,17 +134,33 @@ def test_prompt_rows_are_the_references(model):
         np.testing.assert_array_equal(codes, want["frames"][f])
 
 
+@pytest.mark.parametrize("kept", [0, 5000])
+@pytest.mark.parametrize("way", ["complex", "elsewhere"])
 @pytest.mark.parametrize("dim", [64, 128])
-def test_rope_is_the_references_at_the_true_head_dims(dim):
+def test_rope_is_the_references_at_the_true_head_dims(dim, way, kept, monkeypatch):
+    if way == "elsewhere":
+        monkeypatch.setattr(mx, "default_device", lambda: mx.gpu)
     with np.load(FIXTURES / "miso_tiny" / "rope_llama3.npz") as want:
-        args = TransformerArgs(num_layers=1, num_heads=1, num_kv_heads=1, embed_dim=dim, intermediate_dim=1)
+        H = len(want[f"x_{dim}"][0])
+        args = TransformerArgs(num_layers=1, num_heads=H, num_kv_heads=H, embed_dim=H * dim, intermediate_dim=1)
         np.testing.assert_array_equal(np.array(rope_theta(args)), want[f"theta_{dim}"])
-        rope = Rope(args)
+        rope, v = Rope(args, kept), mx.random.normal((H, dim), key=mx.random.key(0))
         for heads, y, position in zip(want[f"x_{dim}"], want[f"y_{dim}"], want["positions"], strict=True):
-            x = mx.array(heads)[None, :, None]  # (1, H, 1, d)
-            fast = rope.at(int(position), 2)(mx.concatenate([x, x], axis=2))[:, :, :1]  # T > 1: mx.fast.rope
-            for got in (rope.at(int(position), 1)(x), fast, rope.at(mx.array([int(position)]), 1)(x)):
-                np.testing.assert_allclose(np.array(got)[0, :, 0], y, rtol=0, atol=1e-6)
+            x = mx.concatenate([mx.array(heads), mx.array(heads), v]).reshape(1, -1)  # q, k, v: (1, 3 H d)
+            for offset, T, rows in ((int(position), 1, 1), (int(position), 1, 3), (int(position), 2, 2)):
+                turn = rope.at(offset, T, rows, mx.float32)
+                check_turned(turn, mx.repeat(x[:, None], T, axis=1), rows, y, v)
+            offsets = mx.array([0, int(position)])
+            check_turned(rope.at(offsets, 1, 2, mx.float32), x[:, None], 2, y, v)
+
+
+def check_turned(turn, x: mx.array, rows: int, y: np.ndarray, v: mx.array) -> None:
+    """Of the last row, at the first position."""
+    x = mx.repeat(x, rows, axis=0)
+    q, kv = turn(x[:, 0] if x.shape[1] == 1 else x)
+    np.testing.assert_allclose(np.array(q)[-1, :, 0], y, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(np.array(kv)[0, -1, :, 0], y, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(np.array(kv)[1, -1, :, 0], np.array(v))
 
 
 @pytest.mark.parametrize("case", ["T0.9_k50", "T1.0_k1", "T0.7_k5", "T1.3_k2051", "T0.2_k50"])
@@ -269,6 +286,7 @@ def test_logits_that_are_not_finite_are_told_of_their_row_only(bad, where):
         model.codebook0_head.weight[3, 0] = bad
     else:
         model.audio_head[20, 0, 3] = bad
+    model.bind()
     last_h = mx.stack([mx.ones((96,)), mx.ones((96,))])
     assert not model.frame(last_h, Greedy())[1].any()
     healthy = load(TINY)
@@ -315,11 +333,10 @@ def test_the_cache_grows_by_blocks_and_is_not_copied_in_between():
     cache = KVCache(1)
     shapes = set()
     for _ in range(BLOCK + 3):
-        kv = mx.ones((1, 2, 1, 8))
-        mx.eval(cache.attend(0, mx.ones((1, 4, 1, 8)), kv, kv, 1.0))
+        mx.eval(cache.attend(0, mx.ones((1, 4, 1, 8)), mx.ones((2, 1, 2, 1, 8)), 1.0))
         cache.advance(1)
-        shapes.add(cache.keys[0].shape)
-    assert shapes == {(1, 2, BLOCK, 8), (1, 2, 2 * BLOCK, 8)}
+        shapes.add(cache.kv[0].shape)
+    assert shapes == {(2, 1, 2, BLOCK, 8), (2, 1, 2, 2 * BLOCK, 8)}
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused_with_every_tensor_named(tmp_path):

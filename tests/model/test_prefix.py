@@ -151,31 +151,30 @@ def test_forks_share_until_they_write_and_leave_what_they_share_as_it_was():
     mx.eval(kv)
     before, base_bytes = np.array(kv), mx.get_active_memory()
     forks = [KVCache.fork(kv) for _ in range(20)]
-    mx.eval([fork.keys for fork in forks], [fork.values for fork in forks])
+    mx.eval([fork.kv for fork in forks])
     assert mx.get_active_memory() - base_bytes < kv.nbytes / 20
     for fork in forks[:2]:
         for layer in range(4):
-            new = mx.full((1, 2, 3, 64), 9.0)
-            mx.eval(fork.attend(layer, mx.ones((1, 4, 3, 64)), new, new, 1.0))
+            mx.eval(fork.attend(layer, mx.ones((1, 4, 3, 64)), mx.full((2, 1, 2, 3, 64), 9.0), 1.0))
         fork.advance(3)
     written = 2 * kv.nbytes * (1024 + BLOCK) // 1000
     assert kv.nbytes < mx.get_active_memory() - base_bytes < 1.1 * written
     assert np.array_equal(np.array(kv), before)
     assert np.array_equal(np.array(forks[2].packed()), before)
-    assert np.array(forks[0].keys[0][0, 0, 1000:1003]).min() == 9.0 and forks[0].offset == 1003
+    assert np.array(forks[0].kv[0][0, 0, 0, 1000:1003]).min() == 9.0 and forks[0].offset == 1003
 
 
 def test_a_fork_of_a_fork_that_writes_is_its_own():
     cache = KVCache(1)
     for value in (1.0, 2.0):
-        new = mx.full((1, 1, 2, 8), value)
-        cache.attend(0, new, new, new, 1.0)
+        new = mx.full((2, 1, 1, 2, 8), value)
+        cache.attend(0, new[0], new, 1.0)
         cache.advance(2)
     kv = cache.packed()
     fork = KVCache.fork(kv)
-    new = mx.full((1, 1, 1, 8), 5.0)
-    fork.attend(0, new, new, new, 1.0)
-    cache.attend(0, 2 * new, 2 * new, 2 * new, 1.0)
+    new = mx.full((2, 1, 1, 1, 8), 5.0)
+    fork.attend(0, new[0], new, 1.0)
+    cache.attend(0, 2 * new[0], 2 * new, 1.0)
     fork.advance(1)
     assert np.array(kv)[0, 0, :, 0].tolist() == [1, 1, 2, 2]
     assert np.array(fork.packed())[1, 0, :, 0].tolist() == [1, 1, 2, 2, 5]

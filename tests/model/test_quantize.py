@@ -3,10 +3,12 @@
 import json
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
 
 from misod.miso.load import load_model, read_config
+from misod.miso.model import fused
 from misod.weights.dims import expected_shapes
 from misod.weights.models import bundled
 from misod.weights.plan import Affine, stored_shapes
@@ -74,3 +76,15 @@ def test_a_quantization_of_another_form_is_refused_naming_the_file(tmp_path, tab
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=r"config\.json: not a model's config"):
         read_config(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("bits", [(8, 8, 8), (4, 8, 4), (None, None, None), (None, 8, None)])
+def test_layers_of_one_input_are_one_product_however_each_is_stored(bits):
+    x, parent, wanted = mx.random.normal((3, 64), key=mx.random.key(0)), nn.Module(), []
+    for name, each in zip("qkv", bits, strict=True):
+        layer = nn.Linear(64, 32, bias=False)
+        parent[name] = layer if each is None else layer.to_quantized(64, each)
+        wanted.append(parent[name](x))
+    product = fused(parent, ["q", "k", "v"], "qkv")
+    np.testing.assert_allclose(np.array(product(x)), np.array(mx.concatenate(wanted, axis=1)), rtol=0, atol=1e-6)
+    assert list(parent) == (["qkv"] if len(set(bits)) == 1 else ["q", "k", "v"])

@@ -1,5 +1,7 @@
 """Large models stay packed and speak the same; a load holds the model once; what does not fit is one line."""
 
+import re
+
 import mlx.core as mx
 import numpy as np
 import pytest
@@ -48,8 +50,8 @@ def test_a_model_kept_packed_says_what_it_says_unpacked(tiny, models, precision,
     """On the CPU activations are fp32 both ways: what differs is the table of depth inputs, kept in bf16."""
     folder = made(tiny, models, precision, embeddings)
     packed, unpacked = load(folder, room_bytes=0), load(folder)
-    assert packed.backbone.layers[1].mlp.w1.weight.dtype == (mx.bfloat16 if precision == "bf16" else mx.uint32)
-    assert unpacked.backbone.layers[1].mlp.w1.weight.dtype == mx.float32
+    assert packed.backbone.layers[1].mlp.w13.weight.dtype == (mx.bfloat16 if precision == "bf16" else mx.uint32)
+    assert unpacked.backbone.layers[1].mlp.w13.weight.dtype == mx.float32
     frames = np.random.default_rng(2).integers(1, 90, (4, 32)).astype(np.int32)
     ours, reference = spoken(packed, frames), spoken(unpacked, frames)
     np.testing.assert_allclose(ours[:, 0], reference[:, 0], rtol=0, atol=3e-4)
@@ -65,7 +67,14 @@ def test_packed_tensors_are_those_the_config_names(tiny, models):
         for part in ["weight"]
         if "scales" in module
     }
-    assert found.keys() == quantization.keys()
+    fused = {
+        re.sub(r"\.[qkv]_proj$", ".qkv_proj", re.sub(r"\.w[13]$", ".w13", name)): how
+        for name, how in quantization.items()
+    }
+    assert found.keys() == fused.keys()
+    for name, how in fused.items():
+        if name != "audio_head":
+            assert (found[name].bits, found[name].group_size) == (how.bits, how.group_size), name
 
 
 @pytest.fixture(scope="module")

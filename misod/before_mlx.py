@@ -1,4 +1,4 @@
-"""The matrix product that MLX's CPU backend uses on Linux: imported before mlx by each engine's package."""
+"""What must be set before mlx is imported: each engine's package does it first."""
 
 import ctypes
 import os
@@ -6,7 +6,12 @@ import sys
 from importlib import metadata
 
 
-def use_openblas() -> None:
+def prepare() -> None:
+    _use_openblas()
+    _keep_cuda_graphs()
+
+
+def _use_openblas() -> None:
     """On Linux, let MLX's CPU backend multiply matrices with OpenBLAS: about ten times faster.
 
     The mlx-cpu wheel carries the reference BLAS (4 GFLOP/s a core where OpenBLAS does over 50). A library
@@ -20,3 +25,11 @@ def use_openblas() -> None:
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
     except (metadata.PackageNotFoundError, OSError):
         pass
+
+
+def _keep_cuda_graphs() -> None:
+    """MLX's CUDA backend keeps 400 graphs by their form, and after 800 new ones it raises an error: a daemon's last.
+
+    A frame is some 40 of them, and each number of rows, with guidance and without, has its own.
+    """
+    os.environ.setdefault("MLX_CUDA_GRAPH_CACHE_SIZE", "4000")
