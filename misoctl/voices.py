@@ -64,10 +64,7 @@ def suggesting(client, name: str | None):
     except Failure as failure:
         if failure.code != "no_voice":
             raise
-        import difflib
-
-        close = difflib.get_close_matches(name, [row["name"] for row in _rows(client)], n=1, cutoff=0.5)
-        cure = f"did you mean {close[0]}?" if close else failure.next_step
+        cure = errors.did_you_mean(name, [row["name"] for row in _rows(client)]) or failure.next_step
         raise Failure(failure.exit_code, f"no voice {name}", cure) from None
 
 

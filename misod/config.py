@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from protocol.errors import BAD_CONFIG, Failure, near
+from protocol.errors import BAD_CONFIG, Failure, did_you_mean, near
 from protocol.paths import make_directories
 
 NO_SETTINGS = ("MISO_HOME", "MISO_TRANSCRIBER_MODEL")  # variables that misoctl reads
@@ -81,11 +81,9 @@ def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
 
 def meant(unknown: str) -> str:
     """What to do about an unknown variable."""
-    import difflib  # 5 ms
-
     known = [*NO_SETTINGS, *(variable(f.name) for f in fields(Settings))]
-    close = difflib.get_close_matches(unknown, known, n=1, cutoff=0.7)  # all of them begin alike
-    return f"did you mean {close[0]}?" if close else f"`unset {unknown}`; `misoctl config` lists the settings"
+    cutoff = 0.7  # all of them begin alike
+    return did_you_mean(unknown, known, cutoff) or f"`unset {unknown}`; `misoctl config` lists the settings"
 
 
 def write_setting(config: Path, name: str, text: str) -> None:

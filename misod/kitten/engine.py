@@ -29,7 +29,9 @@ from misod.kitten.sampling import Settings
 from misod.kitten.seams import Seams
 from misod.kitten.text import FIRST, pieces, without_marks
 from misod.kitten.tokens import Tokens
+from misod.mlx_device import backend
 from misod.style import Style, chosen
+from misod.weights.budget import POOL_BYTES
 from misod.weights.check import naming
 
 STEP_S, STEP_TOKENS = 0.3, 25
@@ -37,7 +39,6 @@ WAIT_S = 0.05  # for sound, where there is nothing to draw
 AHEAD = 2  # pieces of a row that are drawn and not yet heard
 CHARACTERS_HZ, SLACK, LEAST_TOKENS = 20.0, 1.8, 200  # a piece's speech is cut at what it could plausibly take
 KEPT_VOICES = 4  # whose prompts stay read
-POOL_BYTES = 512 << 20  # freed buffers that MLX may keep
 OURS = ("temperature", "top_k", "top_p", "min_p")  # of misod.style.Style; the rest is engine one's
 
 
@@ -125,7 +126,7 @@ class KittenEngine:
         except ValueError as error:  # each names its file
             raise ModelError(str(error)) from error
         mx.set_cache_limit(POOL_BYTES)
-        info = Info(engine="kitten", model=name, digest=digest, backend=_backend())
+        info = Info(engine="kitten", model=name, digest=digest, backend=backend())
         engine = cls(model, ids, tokenizer, manner, voices, around, info, max_rows)
         engine._warm_up()
         return engine
@@ -287,12 +288,6 @@ class KittenEngine:
 def _seed(row: KittenRow) -> int:
     """Of what is drawn, or sounded, next: no two are the same."""
     return (row.say.seed + len(row.spoken)) % 2**63
-
-
-def _backend() -> str:
-    if mx.default_device() == mx.cpu:
-        return "mlx cpu"
-    return "mlx metal" if mx.metal.is_available() else "mlx cuda"
 
 
 def _read_tokenizer(path: Path, vocabulary: int) -> Tokenizer:

@@ -25,14 +25,15 @@ from misod.miso.prefix import Prefixes
 from misod.miso.prompt import Prompt
 from misod.miso.recordings import check_speaker, hear, past_of, read_voice, segment_of
 from misod.miso.sampling import Sampler, Settings, draw_noise
+from misod.mlx_device import backend
 from misod.style import chosen
 from misod.voices import Segment, digests
+from misod.weights.budget import POOL_BYTES
 from misod.weights.manifest import Manifest, check
 
 TAIL_FRAMES = 1  # after the last: the codec still holds some of it
 HEARD_AT_ONCE = 1  # frame of silence before speech, as good speech has; those after it wait for a sound
 MAX_TRIES = 3  # of one piece, drawn anew where it went wrong
-POOL_BYTES = 512 << 20  # freed buffers that MLX may keep for the next frame
 
 
 @dataclass
@@ -59,6 +60,11 @@ class MisoRow(Row):
     heard: tuple[dict | None, int] = (None, 0)  # codec and frames as of the last frame that was given away
     tries: int = 0  # how often this piece was drawn anew
     flaw: str = ""  # cap, silence: how a piece ended that did not end of itself
+
+    @property
+    def past(self) -> list[Segment]:
+        """All that stands before the piece."""
+        return [self.voice, *self.context] if self.voice else self.context
 
 
 class MisoEngine:
@@ -236,8 +242,9 @@ class MisoEngine:
         if chunk.end is None and not row.watch.spoke and seen > HEARD_AT_ONCE:
             row.held.append(chunk.pcm)
             return replace(chunk, pcm=np.zeros(0, np.float32))
-        chunk = replace(chunk, pcm=np.concatenate([*row.held, chunk.pcm]))
-        row.held, row.heard = [], (row.codec, row.frames)
+        if row.held:
+            chunk, row.held = replace(chunk, pcm=np.concatenate([*row.held, chunk.pcm])), []
+        row.heard = row.codec, row.frames
         return chunk
 
     def _go_on(self, row: MisoRow, pcm: np.ndarray) -> Chunk | Fault:
@@ -337,8 +344,7 @@ class MisoEngine:
             tokens, mask = self.prompt.follow(row.voices[-1], piece)
         else:
             row.cache, read = self._recall(row)
-            context = [row.voice, *kept] if row.voice else kept
-            tokens, mask = self.prompt.build(context[read:], row.voices[-1], piece)
+            tokens, mask = self.prompt.build(row.past[read:], row.voices[-1], piece)
         room = self.model.args.backbone.max_seq_len - row.cache.offset - len(tokens)
         if room < 1:
             raise RowFault(f"a sentence of {len(tokens)} tokens is more than the model can read")
@@ -355,7 +361,7 @@ class MisoEngine:
 
         A voice is read by itself, whether or not it was there already: the samples are the same to the byte.
         """
-        context = [row.voice, *row.context] if row.voice else row.context
+        context = row.past
         if not context or not (row.voice or row.say.dialogue):
             return self.model.new_cache(), 0
         named, chain = bool(row.say.voice and row.say.voice.name), digests(context)
@@ -376,7 +382,7 @@ class MisoEngine:
     def _remember(self, row: MisoRow) -> None:
         """What the row's cache holds is the past of what is said next in its dialogue, if the model takes so much."""
         row.said.append(Segment(row.voices[-1], row.spoken[-1], np.stack(row.codes, axis=1)))
-        context = [*([row.voice] if row.voice else []), *row.context, row.said[-1]]
+        context = [*row.past, row.said[-1]]
         if len(context) > self.speech.segments or row.cache.offset >= self.model.args.backbone.max_seq_len:
             return
         self.read_rows(*self.prompt.audio_rows(row.said[-1].codes[:, :0]), row.cache)  # the EOS frame
@@ -435,9 +441,3 @@ def _digest_of_reading(manifest: Manifest) -> str:
     """Of all that decides what the model makes of a text: weights, tokenizer, config."""
     parts = manifest.digest, *(manifest.files[name].sha256 for name in ("tokenizer.json", "config.json"))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
-
-
-def backend() -> str:
-    if mx.default_device() == mx.cpu:
-        return "mlx cpu"
-    return "mlx metal" if mx.metal.is_available() else "mlx cuda"
