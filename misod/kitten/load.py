@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import mlx.core as mx
+import numpy as np
 
 from misod.kitten import ternary
 from misod.kitten.model import Model, ModelArgs
@@ -78,18 +79,26 @@ def _weights(path: Path, found: Header, args: ModelArgs, dtype: mx.Dtype) -> Ite
         array = array if name == EMBEDDING else array.astype(dtype)
         mx.eval(array)
         yield name, array
-    for name, shape in packed_shapes(args).items():
-        codes, scales = read(found[f"{name}::codes"]), lazy.pop(f"{name}::scale")
-        problem = ternary.problem(codes, shape[0] * shape[1])
-        if not mx.isfinite(scales).all().item():
-            problem = "has a scale that is not finite"
-        if problem:
-            raise ValueError(f"{path}: {name} {problem}")
-        scales = scales.astype(dtype)
-        parts = mx.array(ternary.to_codes(codes, *shape)), scales, -scales
-        mx.eval(parts)
-        base = name.removesuffix("weight")
-        yield from zip((name, f"{base}scales", f"{base}biases"), parts, strict=True)
+    for layer in (f"model.layers.{i}." for i in range(args.num_hidden_layers)):
+        for product, parts in args.products().items():
+            words, scales = [], []
+            for part in parts:
+                name = f"{layer}{part}.weight"
+                words.append(_unpacked(path, name, found, args.linears()[part]))
+                scales.append(lazy.pop(f"{name}::scale"))
+                if not mx.isfinite(scales[-1]).all().item():
+                    raise ValueError(f"{path}: {name} has a scale that is not finite")
+            scale = mx.concatenate(scales).astype(dtype)
+            arrays = mx.concatenate([mx.array(each) for each in words]), scale, -scale
+            mx.eval(arrays)
+            yield from zip((f"{layer}{product}.{kind}" for kind in ("weight", "scales", "biases")), arrays, strict=True)
+
+
+def _unpacked(path: Path, name: str, found: Header, shape: tuple[int, int]) -> np.ndarray:
+    codes = read(found[f"{name}::codes"])
+    if problem := ternary.problem(codes, shape[0] * shape[1]):
+        raise ValueError(f"{path}: {name} {problem}")
+    return ternary.to_codes(codes, *shape)
 
 
 def packed_shapes(args: ModelArgs) -> dict[str, tuple[int, int]]:

@@ -43,6 +43,19 @@ class ModelArgs:
             "mlp.down_proj": (D, hidden),
         }
 
+    def products(self) -> dict[str, tuple[str, ...]]:
+        """What a layer multiplies by -> which matrices, one above the other, are in it: those of one input are one."""
+        return {
+            "self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+            "self_attn.o_proj": ("self_attn.o_proj",),
+            "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
+            "mlp.down_proj": ("mlp.down_proj",),
+        }
+
+    def product_shape(self, name: str) -> tuple[int, int]:
+        shapes = [self.linears()[part] for part in self.products()[name]]
+        return sum(rows for rows, _ in shapes), shapes[0][1]
+
 
 class Ternary(nn.Module):
     """y = x W^T, W of -s, 0 and +s in its packed form."""
@@ -62,22 +75,28 @@ class Ternary(nn.Module):
         return mx.quantized_matmul(x, *packed, transpose=True, **self._how)
 
 
+def gated(gate: mx.array, up: mx.array) -> mx.array:
+    return gate * mx.sigmoid(gate) * up
+
+
+gated_at_once = mx.compile(gated, shapeless=True)  # one kernel for three; on a CPU that would take g++
+
+
 class Attention(nn.Module):
     def __init__(self, args: ModelArgs):
         super().__init__()
-        for name, shape in args.linears().items():
-            if name.startswith("self_attn."):
-                self[name.removeprefix("self_attn.")] = Ternary(shape)
+        self.qkv_proj = Ternary(args.product_shape("self_attn.qkv_proj"))
+        self.o_proj = Ternary(args.product_shape("self_attn.o_proj"))
         self.q_norm = nn.RMSNorm(args.head_dim, eps=args.rms_norm_eps)
         self.k_norm = nn.RMSNorm(args.head_dim, eps=args.rms_norm_eps)
-        self._heads, self._kv_heads, self._head_dim = args.num_attention_heads, args.num_key_value_heads, args.head_dim
-        self._theta = args.rope_theta
+        self._parts = [args.num_attention_heads, args.num_attention_heads + args.num_key_value_heads]
+        self._head_dim, self._theta = args.head_dim, args.rope_theta
 
     def __call__(self, x: mx.array, layer: int, cache: Cache) -> mx.array:
         B, T, _ = x.shape
-        q = self.q_norm(self.q_proj(x).reshape(B, T, self._heads, -1)).swapaxes(1, 2)  # (B, H, T, d)
-        k = self.k_norm(self.k_proj(x).reshape(B, T, self._kv_heads, -1)).swapaxes(1, 2)  # (B, Hkv, T, d)
-        v = self.v_proj(x).reshape(B, T, self._kv_heads, -1).swapaxes(1, 2)
+        heads = self.qkv_proj(x).reshape(B, T, -1, self._head_dim)
+        q, k, v = mx.split(heads, self._parts, axis=2)  # (B, T, H, d), (B, T, Hkv, d) twice
+        q, k, v = (part.swapaxes(1, 2) for part in (self.q_norm(q), self.k_norm(k), v))
         q, k = (self._rotate(part, cache.offset) for part in (q, k))
         return self.o_proj(cache.attend(layer, q, k, v, self._head_dim**-0.5).swapaxes(1, 2).reshape(B, T, -1))
 
@@ -88,13 +107,12 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     def __init__(self, args: ModelArgs):
         super().__init__()
-        for name, shape in args.linears().items():
-            if name.startswith("mlp."):
-                self[name.removeprefix("mlp.")] = Ternary(shape)
+        self.gate_up_proj = Ternary(args.product_shape("mlp.gate_up_proj"))
+        self.down_proj = Ternary(args.product_shape("mlp.down_proj"))
+        self._gated = gated if mx.default_device() == mx.cpu else gated_at_once
 
     def __call__(self, x: mx.array) -> mx.array:
-        gate = self.gate_proj(x)
-        return self.down_proj(gate * mx.sigmoid(gate) * self.up_proj(x))  # nn.silu is compiled: on a CPU it takes g++
+        return self.down_proj(self._gated(*mx.split(self.gate_up_proj(x), 2, axis=-1)))
 
 
 class Layer(nn.Module):

@@ -14,6 +14,7 @@ GROUP_SIZE = 128  # columns that share a scale
 DIGITS = 5  # a byte
 LARGEST = 3**DIGITS - 1  # of a byte
 BITS = 4  # of a code
+BLOCK = 1 << 14  # of eight bytes, unpacked at once
 
 
 @cache
@@ -27,17 +28,20 @@ def _pairs() -> np.ndarray:
 def to_codes(packed: np.ndarray, rows: int, columns: int) -> np.ndarray:
     """Bytes (ceil(rows * columns / 5),) uint8 -> words (rows, columns / 8) uint32.
 
-    By a table, ten digits at a time, four times 40 bits into five words: 1.4 billion weights in about a second.
+    By a table, ten digits at a time, four times 40 bits into five words; a block at a time, which stays in the
+    processor's cache: 1.4 billion weights in little over a second, most of it in the table.
     """
-    whole = np.pad(packed, (0, -packed.size % 8))
-    a, b, c, d = _pairs()[whole.view("<u2")].reshape(-1, 4).T
-    words = np.empty((len(a), 5), np.uint32)
+    pairs = np.pad(packed, (0, -packed.size % 8)).view("<u2").reshape(-1, 4)
+    words = np.empty((len(pairs), 5), np.uint32)
     shift = np.uint64
-    words[:, 0] = a
-    words[:, 1] = a >> shift(32) | b << shift(8)
-    words[:, 2] = b >> shift(24) | c << shift(16)
-    words[:, 3] = c >> shift(16) | d << shift(24)
-    words[:, 4] = d >> shift(8)
+    for start in range(0, len(pairs), BLOCK):
+        a, b, c, d = np.take(_pairs(), pairs[start : start + BLOCK]).T
+        block = words[start : start + BLOCK]
+        block[:, 0] = a
+        block[:, 1] = a >> shift(32) | b << shift(8)
+        block[:, 2] = b >> shift(24) | c << shift(16)
+        block[:, 3] = c >> shift(16) | d << shift(24)
+        block[:, 4] = d >> shift(8)
     return words.reshape(-1)[: rows * columns * BITS // 32].reshape(rows, -1)
 
 

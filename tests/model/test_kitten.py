@@ -1,6 +1,7 @@
 """KittenTTS 2's language model against the reference (kittenml, Torch, fp32) on the same random weights."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -90,11 +91,19 @@ def test_what_is_multiplied_is_what_was_published_bit_for_bit(model):
         digits = published[f"{name}::codes"][:, None] // 3 ** np.arange(5) % 3
         signs = digits.ravel()[: rows * columns].reshape(rows, -1, 128) - 1.0
         weights = (signs * wide(published[f"{name}::scale"])[..., None]).reshape(rows, columns)
-        base = name.removesuffix(".weight")
-        parts = (ours[f"{base}.{part}"] for part in ("weight", "scales", "biases"))
-        np.testing.assert_array_equal(np.array(mx.dequantize(*parts, group_size=128, bits=4)), weights)
+        np.testing.assert_array_equal(multiplied(model, ours, name), weights)
     for name in published.keys() - {f"{n}::{part}" for n in packed for part in ("codes", "scale")}:
         np.testing.assert_array_equal(np.array(ours[name].astype(mx.float32)), wide(published[name]))
+
+
+def multiplied(model: Model, ours: dict[str, mx.array], name: str) -> np.ndarray:
+    """The rows of this published matrix, in whichever product they are."""
+    layer, part = re.fullmatch(r"(model\.layers\.\d+\.)(.*)\.weight", name).groups()
+    ((product, parts),) = ((product, parts) for product, parts in model.args.products().items() if part in parts)
+    packed = (ours[f"{layer}{product}.{kind}"] for kind in ("weight", "scales", "biases"))
+    start = sum(model.args.linears()[before][0] for before in parts[: parts.index(part)])
+    whole = np.array(mx.dequantize(*packed, group_size=128, bits=4))
+    return whole[start : start + model.args.linears()[part][0]]
 
 
 def tree(model: Model):
