@@ -59,4 +59,22 @@ class Step:
         )
 
 
-Cache = Prefill | Step
+class StepAlone:
+    """One row that reads one position after the `offset` that the host knows: no mask, so MLX's fused kernels do it."""
+
+    def __init__(self, keys: KV, values: KV, offset: int):
+        self.keys, self.values, self.offset = list(keys), list(values), offset
+
+    def attend(self, layer: int, q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
+        """q (1, H, 1, d), k and v (1, Hkv, 1, d) -> (1, H, 1, d)."""
+        end = self.offset + 1
+        past = []
+        for held, new in ((self.keys, k), (self.values, v)):
+            array = held[layer][:]  # one of our own: what is assigned to changes
+            array[:, :, self.offset : end] = new
+            held[layer] = array
+            past.append(array[:, :, :end])
+        return mx.fast.scaled_dot_product_attention(q, *past, scale=scale)
+
+
+Cache = Prefill | Step | StepAlone

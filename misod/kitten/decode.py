@@ -12,7 +12,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
-from misod.kitten.cache import Prefill, Step, blocks, padded
+from misod.kitten.cache import Prefill, Step, StepAlone, blocks, padded
 from misod.kitten.model import Model
 from misod.kitten.sampling import Settings, draw, process
 from misod.kitten.tokens import Tokens
@@ -44,8 +44,8 @@ class Vocabulary:
     """What may be drawn, numbered from 0 to `size`: all, as the reference has it, or speech and its ends only.
 
     The reference draws text too, now and then, feeds it back, and leaves it out of the sound. Without it the head is
-    a twenty-fourth of the true size, which is half of all that a step reads. `compiled`: the step is one graph of
-    fused kernels, built anew for each number of rows and capacity; on a CPU that takes g++ half a minute.
+    a twenty-fourth of the true size, which is half of all that a step reads. `compiled`: what draws is one graph of
+    fused kernels, traced anew for each number of rows and capacity; on a CPU that takes g++ half a minute.
     """
 
     def __init__(self, model: Model, tokens: Tokens, speech_only: bool, compiled: bool = False):
@@ -57,14 +57,14 @@ class Vocabulary:
         self._own = np.full(V, size, np.int32)  # what is not drawn has one number
         self._own[table] = np.arange(size)
         self.table = mx.array(table)  # own numbers -> the model's
-        self.tokens = tokens
+        self.model, self.tokens = model, tokens
         if speech_only:
             self.tokens = Tokens(0, tokens.num_audio_tokens, size, size - 2, size, size, size, size - 1)
         self._head = (embedding[self.table] if speech_only else embedding).astype(model.dtype)
         mx.eval(self.table, self._head)
-        self.step = partial(step, model, self)
+        self.choose = partial(choose, self)
         if compiled:
-            self.step = mx.compile(self.step)
+            self.choose = mx.compile(self.choose)
 
     def own(self, ids: np.ndarray) -> mx.array:
         return mx.array(self._own[ids])
@@ -135,19 +135,16 @@ class Batch:
 
     def run(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
         """-> tokens (B, steps) int32, -1 from a row's end on, and whether all of a row's logits were finite (B,)."""
-        self._reserve(self._rows["length"].max().item() + steps)
+        length = self._rows["length"].max().item()
+        self._reserve(length + steps)
         drawn = []
-        for _ in range(steps):
-            drawn.append(self._step())
+        for i in range(steps):
+            self._rows, token = step(self._words, self._rows, length + i)
+            mx.async_eval(token, [array for _, array in tree_flatten(self._rows)])
+            drawn.append(token)
         tokens = mx.stack(drawn, axis=1)
         mx.eval(tokens, self._rows["finite"])
         return np.array(tokens), np.array(self._rows["finite"])
-
-    def _step(self) -> mx.array:
-        """Tokens (B,), in flight."""
-        self._rows, token = self._words.step(self._rows)
-        mx.async_eval(token, [array for _, array in tree_flatten(self._rows)])
-        return token
 
     def _reserve(self, positions: int) -> None:
         if positions <= self.capacity:
@@ -157,21 +154,29 @@ class Batch:
         self._rows = rows | grown | {"history": padded(rows["history"], 1, capacity)}
 
 
-def step(model: Model, words: Vocabulary, rows: dict) -> tuple[dict, mx.array]:
-    """One token more for each row, (B,), -1 for one that has ended. A pure function of arrays of one shape."""
+def step(words: Vocabulary, rows: dict, longest: int) -> tuple[dict, mx.array]:
+    """One token more for each row, (B,), -1 for one that has ended; `longest`: their greatest length, which the host
+    knows. A row that has ended is read on from positions that nobody looks at.
+    """
+    drawn, token, read = words.choose({name: rows[name] for name in rows.keys() - {"keys", "values"}})
+    if len(token) == 1:
+        cache = StepAlone(rows["keys"], rows["values"], longest)
+    else:
+        cache = Step(rows["keys"], rows["values"], rows["length"])
+    hidden = words.model(words.model.embed(read)[:, None], cache)
+    return drawn | {"keys": cache.keys, "values": cache.values, "logits": words.logits(hidden)}, token
+
+
+def choose(words: Vocabulary, rows: dict) -> tuple[dict, mx.array, mx.array]:
+    """What is drawn: the rows after it, tokens (B,), and what the model reads next (B,). Pure, and of one shape."""
     history, length, run, how = (rows[name] for name in ("history", "length", "run", "how"))
     keys = mx.vmap(mx.random.split)(rows["key"])  # (B, 2, 2)
     token = draw(process(rows["logits"], history, length, run, how, words.tokens), keys[:, 1], how)
     ends = mx.any(token[:, None] == mx.array(words.tokens.ends), axis=1)
     alive = rows["alive"] & ~ends
     last = mx.take_along_axis(history, length[:, None] - 1, axis=1)[:, 0]
-    cache = Step(rows["keys"], rows["values"], length)
     read = words.table[token]
-    hidden = model(model.embed(read)[:, None], cache)
     after = {
-        "keys": cache.keys,
-        "values": cache.values,
-        "logits": words.logits(hidden),
         "history": mx.put_along_axis(history, length[:, None], token[:, None], axis=1),
         "length": length + alive,
         "run": mx.where(token == last, run + 1, 1),
@@ -180,7 +185,7 @@ def step(model: Model, words: Vocabulary, rows: dict) -> tuple[dict, mx.array]:
         "finite": rows["finite"] & (mx.isfinite(rows["logits"]).all(axis=1) | ~rows["alive"]),
         "how": how,
     }
-    return after, mx.where(alive, read, -1)
+    return after, mx.where(alive, read, -1), read
 
 
 def _run(ids: np.ndarray) -> int:

@@ -69,10 +69,15 @@ class Ternary(nn.Module):
 
     def __call__(self, x: mx.array) -> mx.array:
         """x (..., in) -> (..., out)."""
-        packed = self.weight, self.scales, self.biases
         if x.size // x.shape[-1] > FEW_ROWS and mx.default_device() == mx.cpu:
-            return x @ mx.dequantize(*packed, **self._how).T
-        return mx.quantized_matmul(x, *packed, transpose=True, **self._how)
+            return x @ self._unpacked().T
+        return mx.quantized_matmul(x, self.weight, self.scales, self.biases, transpose=True, **self._how)
+
+    def _unpacked(self) -> mx.array:
+        """W (out, in). mx.dequantize does the same, and takes twice as long on a CPU."""
+        pair = self.weight.view(mx.uint8)  # the low digit first
+        digits = mx.stack([pair & 15, pair >> BITS], axis=-1).reshape(*self.scales.shape, GROUP_SIZE)
+        return ((digits.astype(self.scales.dtype) - 1) * self.scales[..., None]).flatten(1)
 
 
 def gated(gate: mx.array, up: mx.array) -> mx.array:
