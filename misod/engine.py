@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -26,12 +26,14 @@ class Say:
     speaker: int = 0
     preset: str | None = None  # None: natural
     sampling: dict[str, float] = field(default_factory=dict)  # fields of misod.style.Style in place of the preset's
+    options: dict[str, float | str] = field(default_factory=dict)  # what one engine alone takes: misod.options
     max_seconds: float | None = None
     normalize: bool = True  # False: the text is read as it is written
-    emoji: str = "drop"  # or "name"
+    emoji: str = ""  # drop or name; "": drop
     script: bool = False  # a turn a line, `[speaker] words`: `speaker` is not looked at
     level: bool = True  # False: as loud as the model makes it
     voice: Voice | None = None
+    own_voice: str = ""  # the name of one of the model's own
     dialogue: Dialogue | None = None  # to follow, and to be kept for
 
 
@@ -79,6 +81,8 @@ class Info:
     digest: str
     backend: str
     codec: str = ""  # its digest: voices are of one codec
+    voices: Mapping[str, int] = field(default_factory=dict)  # its own by name, in lower case -> the speaker's number
+    keeps_voices: bool = True  # False: it speaks like a clip, and cannot learn one
 
 
 @dataclass(frozen=True)
@@ -186,18 +190,18 @@ def model_directory(model: str, models_dir: Path) -> Path:
 
 def open_engine(directory: Path, max_rows: int, prefixes: PrefixRoom | None = None) -> Engine:
     """The engine with the model in `directory` loaded and warm. Raises ModelError. Imports mlx on this thread."""
-    if _is_kitten(directory):
+    if (config := _config(directory)).get("type") == "KITTEN2":
         from misod.kitten.engine import KittenEngine
 
-        return KittenEngine.open(directory.name, directory, max_rows)
+        return KittenEngine.open(directory.name, directory, max_rows, config=config)
     from misod.miso.engine import MisoEngine
 
     return MisoEngine.open(directory.name, directory, max_rows, prefixes)
 
 
-def _is_kitten(directory: Path) -> bool:
-    """By what its config.json calls itself; what is wrong with one is for the engine to say."""
+def _config(directory: Path) -> dict:
+    """What config.json holds; what is wrong with one is for the engine to say."""
     try:
-        return json.loads((directory / "config.json").read_bytes()).get("type") == "KITTEN2"
-    except (OSError, ValueError, AttributeError):
-        return False
+        return dict(json.loads((directory / "config.json").read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return {}

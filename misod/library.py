@@ -48,6 +48,7 @@ class Library:
         return self._voices(learn.id, voice.name), voice.digest
 
     def voice_of(self, say: m.Say) -> Voice | None:
+        """The one that was learned; None also where the name may be one of the model's own."""
         if say.clip:
             check_clip(say.clip)
         if say.clip_text and not say.clip:
@@ -56,6 +57,8 @@ class Library:
             return None
         if say.clip:
             raise ProtocolError("bad_value", "say.voice and say.clip are one or the other")
+        if m.is_name(say.voice) and say.voice not in self.store.names():
+            return None
         return self.store.read(say.voice)
 
     def dialogue_of(self, say: m.Say) -> Dialogue | None:

@@ -3,6 +3,7 @@
 import struct
 from dataclasses import asdict
 
+from misod import options
 from misod.engine import Row
 from misod.scheduler import Job
 from misod.session import Session
@@ -45,15 +46,16 @@ def receipt(session: Session, job: Job, end: str, ready: Ready) -> m.Done:
         gain_db=leveller.gain_db if leveller else None,
         clipped=job.samples.clipped,
         nonfinite=job.samples.nonfinite,
-        **_of(job.row),
+        **_of(job.row, ready.info.engine),
     )
 
 
-def _of(row: Row | None) -> dict:
+def _of(row: Row | None, engine: str) -> dict:
     """What only a row knows; None: the request never had one."""
     if row is None:
         return {"voice_digest": "", "dropped": 0, "mended": "", "spoken": "", "spans": b"", "unread": 0}
-    return asdict(row.style) | {
+    style = asdict(row.style)
+    return {name: style[name] for name in options.own(style, engine)} | {
         "voice_digest": row.voice_digest,
         "dropped": row.dropped,
         "mended": fit(", ".join(row.mended), 4096),

@@ -16,13 +16,14 @@ from dataclasses import replace
 import zmq
 
 import misod
-from misod import engine, runtime, style, worker
+from misod import engine, options, runtime, style, worker
 from misod.config import Settings
 from misod.library import ANSWERS, Library
 from misod.receipt import error, fit, receipt
 from misod.router import Router
 from misod.scheduler import Key
 from misod.session import SLOW_S, Session
+from misod.voices import Voice
 from misod.wake import Wake
 from protocol import codec, errors
 from protocol import messages as m
@@ -116,6 +117,7 @@ class Server:
             raise errors.ProtocolError("bad_value", "say.emoji is drop or name", say.id)
         seed = secrets.randbits(32) if say.seed is None else say.seed
         voice, dialogue = self.library.voice_of(say), self.library.dialogue_of(say)
+        self._check_own_voice(say, voice)
         speaker = say.speaker if say.speaker is not None else voice.speaker if voice else 0
         names = {"voice": say.voice or "", "dialogue": say.session or ""}
         session = Session(peer, say.id, time.monotonic(), seed, speaker, **names)
@@ -130,10 +132,12 @@ class Server:
             sampling={name: value for name in style.FIELDS if (value := getattr(say, name)) is not None},
             max_seconds=say.max_seconds,
             normalize=say.normalize is not False,
-            emoji=say.emoji or "drop",
+            options={name: value for name in options.KITTENS if (value := getattr(say, name)) is not None},
+            emoji=say.emoji or "",
             level=say.level is not False,
             script=bool(say.script),
             voice=voice,
+            own_voice=say.voice if say.voice and not voice else "",
             dialogue=dialogue,
         )
         # before anything is sent: to a peer that is gone that fails, and its cancel must not overtake
@@ -142,6 +146,13 @@ class Server:
         self._send(peer, m.Accepted(id=say.id, seed=seed))
         if self.state == "loading":
             self._send(peer, m.Progress(id=say.id, state="loading"))
+
+    def _check_own_voice(self, say: m.Say, voice: Voice | None) -> None:
+        """A name that nobody learned may be one of the model's own: where another is loaded now, the worker knows."""
+        if voice or not say.voice or self.state != "ready" or say.model not in (None, self.ready.info.model):
+            return
+        if say.voice not in self.ready.info.voices:
+            raise errors.ProtocolError("no_voice", f"there is no voice {say.voice}", say.id)
 
     def _check_room(self, peer: bytes, request: int) -> None:
         """Raises ProtocolError unless one more request may wait."""

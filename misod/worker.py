@@ -16,6 +16,7 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
+from misod import options
 from misod.engine import Chunk, Engine, Fault, Heard, Info, Memory, ModelError, Models, RowFault, Say
 from misod.loudness import TARGET_LUFS, Leveller
 from misod.scheduler import Job, Key, Scheduler
@@ -269,7 +270,24 @@ class Worker(threading.Thread):
             self._post(Changed(job.key))
             return
         self._post(Admitted(job.key))
-        self._around_one_row(job, self._begin_hearing if job.clip else self._prefill)
+        self._around_one_row(job, self._begin)
+
+    def _begin(self, job: Job) -> None:
+        self._check(job.say, self._engine.info)
+        if job.clip:
+            self._begin_hearing(job)
+        else:
+            self._prefill(job)
+
+    def _check(self, say: Say | None, info: Info) -> None:
+        """Raises RowFault where the model cannot do what is asked."""
+        if say is None:
+            if not info.keeps_voices:
+                raise RowFault(f"{info.model} learns no voices: it speaks like a clip, `say --like CLIP`", "bad_voice")
+            return
+        options.check(say, info.engine, info.model)
+        if say.own_voice and say.own_voice not in info.voices:
+            raise RowFault(f"there is no voice {say.own_voice}", "no_voice")
 
     def _prefill(self, job: Job) -> None:
         job.row = self._engine.prefill(job.say)

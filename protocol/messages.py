@@ -130,6 +130,16 @@ class Say(Message):
     emoji: str | None = _str(1, 16, optional=True)
     level: bool | None = _bool(optional=True)
     script: bool | None = _bool(optional=True)
+    repetition_penalty: float | None = _float(1, 5, optional=True)  # from here to decoder: KittenTTS 2's alone
+    repetition_window: int | None = _int(0, 4096, optional=True)
+    run_penalty: float | None = _float(0, 10, optional=True)
+    run_grace: int | None = _int(1, 1000, optional=True)
+    use_emotion: bool | None = _bool(optional=True)
+    use_reference: bool | None = _bool(optional=True)
+    chunk_chars: int | None = _int(150, 2000, optional=True)
+    chunk_min_chars: int | None = _int(0, 150, optional=True)
+    gap_s: float | None = _float(0, 5, optional=True)
+    decoder: str | None = _str(1, 32, optional=True)
     model: str | None = _str(1, 64, optional=True)
     keep_alive_s: float | None = _float(0.1, 1e8, optional=True)
 

@@ -7,12 +7,16 @@ when it first needs them; here nothing but `pull` uses the network, so they must
 import importlib.util
 import json
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
+from misod import published
 from misod.engine import ModelError
 from misod.weights.check import naming
 
@@ -20,21 +24,25 @@ SAMPLE_RATE = 24_000
 TOKEN_HZ = 25
 INSTALL = "pip install 'miso-speech[kitten]'"
 CODEC_REPO, CODEC_FILE = "ResembleAI/chatterbox-turbo", "s3gen_meanflow.safetensors"
+CODEC = f"codec/{CODEC_FILE}"  # in the directory of a model that `pull` made
+DEFAULT_DECODER = "default"
+CONDITIONED = 8  # voices whose recording the decoder has heard, and need not hear again
 
 
 @dataclass(frozen=True)
 class Voice:
-    """One of the model's own. `speech`: its recording as the codec's tokens."""
+    """One to speak as. `speech`: its recording as the codec's tokens."""
 
     name: str
+    digest: str
     embedding: np.ndarray  # (speaker_dim,) float32
     speech: list[int]
-    transcript: str
-    recording: Path
+    transcript: str  # "": not known
+    recording: Path | np.ndarray  # a file, or pcm (n,) float32 at SAMPLE_RATE
 
 
 class Around(Protocol):
-    """All that the engine asks of kittenml."""
+    """All that the engine asks of kittenml. What makes or hears sound is called on one thread of the engine's."""
 
     def normalise(self, text: str) -> str:
         """As it is spoken; expression tags stay as they are."""
@@ -42,28 +50,37 @@ class Around(Protocol):
     def tagged(self, text: str) -> bool:
         """Whether there are expression tags in it."""
 
-    def sound(self, voice: Voice, tokens: list[int], seed: int) -> np.ndarray:
-        """pcm (n,) float32 at SAMPLE_RATE. Called on a thread of the engine's, one call at a time."""
+    def hear(self, pcm: np.ndarray) -> tuple[np.ndarray, list[int]]:
+        """pcm (n,) float32 at SAMPLE_RATE -> the speaker's embedding, and the codec's tokens."""
+
+    def sound(self, voice: Voice, tokens: list[int], seed: int, decoder: str) -> np.ndarray:
+        """pcm (n,) float32 at SAMPLE_RATE."""
 
 
 class KittenML:
-    """The package. Raises ModelError, one line, where it or the codec's weights are missing."""
+    """The package, for the repository in `directory`. Raises ModelError, one line, where it or the codec is missing."""
 
-    def __init__(self, on_mac_gpu: bool):
+    def __init__(self, directory: Path, config: dict, on_mac_gpu: bool):
         if importlib.util.find_spec("kittenml") is None:
             raise ModelError(f"the kitten engine needs the package kittenml: {INSTALL}", "no_extra")
         os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported, which this does
         import torch
         from huggingface_hub.errors import LocalEntryNotFoundError
-        from kittenml.kittentts2 import text
-        from kittenml.kittentts2.vocoder import S3Codec
+        from kittenml.kittentts2 import text, vocoder
+        from kittenml.kittentts2.speaker import SpeakerEncoder
 
-        self._text, self._torch = text, torch
+        device = "mps" if on_mac_gpu else "cpu"
+        if (pulled := directory / CODEC).exists():
+            vocoder.hf_hub_download = lambda **_: str(pulled)  # it has no argument for a file of one's own
+        self._text, self._torch, self._load_student = text, torch, vocoder.load_student_flow
+        self._directory, self._decoders, self._device = directory, config.get("decoders", {}), device
+        self._encode = SpeakerEncoder(directory / config.get("speaker_embedding", "speaker/model.safetensors"), device)
+        self._students = {DEFAULT_DECODER: None}
+        self._conditioned: dict[tuple[str, str], dict] = {}  # by voice and decoder, the least recently used first
         try:
-            self._codec = S3Codec(device="mps" if on_mac_gpu else "cpu")
+            self._codec = vocoder.S3Codec(device=device)
         except LocalEntryNotFoundError:
-            cure = f"hf download {CODEC_REPO} {CODEC_FILE}"
-            raise ModelError(f"kitten's codec is not here: {cure}", "no_extra") from None
+            raise ModelError(f"kitten's codec is not here: hf download {CODEC_REPO} {CODEC_FILE}", "no_extra") from None
 
     def normalise(self, text: str) -> str:
         return self._text.normalize_text(text)
@@ -71,10 +88,44 @@ class KittenML:
     def tagged(self, text: str) -> bool:
         return self._text.has_expression_tag(text)
 
-    def sound(self, voice: Voice, tokens: list[int], seed: int) -> np.ndarray:
+    def hear(self, pcm: np.ndarray) -> tuple[np.ndarray, list[int]]:
+        with _as_file(pcm) as path:
+            return self._encode(path), self._codec.encode_reference(path)
+
+    def sound(self, voice: Voice, tokens: list[int], seed: int, decoder: str) -> np.ndarray:
+        if decoder not in self._students:
+            self._students[decoder] = self._load_student(self._directory / self._decoders[decoder], self._device)
+        self._codec.student = self._students[decoder]
+        conditioning = self._conditioning(voice, decoder)
         self._torch.manual_seed(seed)  # the flow begins with noise
-        pcm = self._codec.decode(self._codec.reference_conditioning(voice.recording), tokens)
+        pcm = self._codec.decode(conditioning, tokens)
         return np.zeros(0, np.float32) if pcm is None else np.asarray(pcm, np.float32)
+
+    def _conditioning(self, voice: Voice, decoder: str) -> dict:
+        """By digest: kittenml's own cache is by path, and takes another recording there for the one before."""
+        key = voice.digest, decoder
+        if (known := self._conditioned.pop(key, None)) is None:
+            with _as_file(voice.recording) as path:
+                known = self._codec.reference_conditioning(path)
+            self._codec._ref_cache.clear()
+        self._conditioned[key] = known
+        while len(self._conditioned) > CONDITIONED:
+            del self._conditioned[next(iter(self._conditioned))]
+        return known
+
+
+@contextmanager
+def _as_file(recording: Path | np.ndarray) -> Iterator[str]:
+    """kittenml reads recordings from files only."""
+    if isinstance(recording, Path):
+        yield str(recording)
+        return
+    import soundfile
+
+    with tempfile.NamedTemporaryFile(suffix=".wav") as file:  # nobody else can read it
+        soundfile.write(file, recording, SAMPLE_RATE, format="WAV", subtype="FLOAT")
+        file.flush()
+        yield file.name
 
 
 def read_voices(path: Path, default: str | None, speaker_dim: int, speech_tokens: int) -> list[Voice]:
@@ -96,4 +147,4 @@ def _voice(folder: Path, name: str, spec: dict, speaker_dim: int, speech_tokens:
             raise ValueError(f"its embedding is not {speaker_dim} finite numbers")
         if speech.ndim != 1 or not speech.size or speech.min() < 0 or speech.max() >= speech_tokens:
             raise ValueError("its recording is not a line of the codec's tokens")
-    return Voice(name, embedding, speech.tolist(), transcript, recording)
+    return Voice(name, published.digest(folder, spec), embedding, speech.tolist(), transcript, recording)

@@ -4,7 +4,7 @@ All that a step changes is on the device and of one shape, so steps follow each 
 for many tokens. Rows may join and leave between those.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +16,8 @@ from misod.kitten.cache import Prefill, Step, StepAlone, blocks, padded
 from misod.kitten.model import Model
 from misod.kitten.sampling import Settings, draw, process
 from misod.kitten.tokens import Tokens
+
+READ_AT_ONCE = 512  # positions
 
 
 @dataclass(frozen=True)
@@ -29,14 +31,40 @@ class Past:
 
 
 def read(model: Model, ids: Sequence[int], speaker: mx.array | None = None, past: Past | None = None) -> Past:
-    """Go on from `past` with `ids`; at the start, position 0 is the speaker's row (D,) and not what ids[0] says."""
+    """As `reading`, at once."""
+    steps = reading(model, ids, speaker, past)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def reading(
+    model: Model, ids: Sequence[int], speaker: mx.array | None = None, past: Past | None = None
+) -> Generator[None, None, Past]:
+    """Go on from `past` with `ids`; at the start, position 0 is the speaker's row (D,) and not what ids[0] says.
+
+    A layer of READ_AT_ONCE positions a step: on a CPU the whole of a voice takes longer than a step may.
+    """
+    for start in range(0, len(ids), READ_AT_ONCE):
+        past = yield from _reading(model, ids[start : start + READ_AT_ONCE], speaker, past)
+    return past
+
+
+def _reading(
+    model: Model, ids: Sequence[int], speaker: mx.array | None, past: Past | None
+) -> Generator[None, None, Past]:
     x = model.embed(mx.array(ids)[None])  # (1, T, D)
     if past is None:
         x = mx.concatenate([speaker.astype(x.dtype)[None, None], x[:, 1:]], axis=1)
     layers = [None] * model.args.num_hidden_layers
     cache = Prefill(past.keys, past.values, len(past.ids)) if past else Prefill(layers, layers, 0)
-    hidden = model(x, cache)
-    mx.async_eval(hidden, cache.keys, cache.values)
+    for i, layer in enumerate(model.model.layers):
+        x = layer(x, i, cache)
+        mx.eval(x, cache.keys[i], cache.values[i])
+        yield
+    hidden = model.model.norm(x[:, -1])
     return Past((*(past.ids if past else ()), *ids), cache.keys, cache.values, hidden)
 
 

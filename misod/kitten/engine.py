@@ -1,84 +1,50 @@
 """Engine two behind the daemon's interface: rows draw tokens together; a piece of text is heard once it is whole.
 
 The S3 codec makes sound of a whole piece only, and takes seconds where there is no GPU. So the first piece is a short
-one, and sound is made on a thread of its own, which touches no mlx, while the next piece is drawn. A step draws as
-many tokens as take about STEP_S: rows join and leave between steps.
+one, and sound is made on a thread of its own, which touches no mlx, while the next piece is drawn. A step reads
+prompts, a layer at a time, and draws as many tokens as take about STEP_S: rows join and leave between steps.
 """
 
 import gc
-import hashlib
-import json
 import math
 import time
-from collections import deque
 from collections.abc import Generator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 from tokenizers import Tokenizer
 
-from misod.engine import Chunk, Fault, Heard, Info, Memory, ModelError, Row, RowFault, Say
+from misod.engine import Chunk, Fault, Heard, Info, Memory, ModelError, RowFault, Say
+from misod.guard import QUIET_DBFS, SILENCE, level
 from misod.kitten.around import SAMPLE_RATE, TOKEN_HZ, Around, KittenML, Voice, read_voices
-from misod.kitten.decode import Batch, Past, Vocabulary, read
-from misod.kitten.load import load_model, read_args
+from misod.kitten.decode import Batch, Past, Vocabulary, read, reading
+from misod.kitten.load import load_model, read_args, read_config
+from misod.kitten.manner import Manner
 from misod.kitten.model import Model
+from misod.kitten.row import KittenRow, Piece
 from misod.kitten.sampling import Settings
 from misod.kitten.seams import Seams
-from misod.kitten.text import FIRST, pieces, without_marks
+from misod.kitten.spans import spans
+from misod.kitten.text import pieces, without_marks
 from misod.kitten.tokens import Tokens
 from misod.mlx_device import backend
-from misod.style import Style, chosen
+from misod.tokenizer_file import read_tokenizer
+from misod.voices import Segment, digests
 from misod.weights.budget import POOL_BYTES
 from misod.weights.check import naming
+from misod.weights.manifest import MANIFEST, check, sha256_of
 
 STEP_S, STEP_TOKENS = 0.3, 25
 WAIT_S = 0.05  # for sound, where there is nothing to draw
 AHEAD = 2  # pieces of a row that are drawn and not yet heard
 CHARACTERS_HZ, SLACK, LEAST_TOKENS = 20.0, 1.8, 200  # a piece's speech is cut at what it could plausibly take
 KEPT_VOICES = 4  # whose prompts stay read
-OURS = ("temperature", "top_k", "top_p", "min_p")  # of misod.style.Style; the rest is engine one's
-
-
-@dataclass(frozen=True)
-class Manner:
-    """What config.json says of how to speak."""
-
-    presets: dict[str, Style]
-    window: int | None  # of the repetition penalty
-    emotion: str  # the control that goes before a text with expression tags; "": none
-    use_recording: bool  # in a prompt, beside the speaker's embedding
-    longest: int  # characters of a piece
-
-    @classmethod
-    def from_dict(cls, config: dict) -> "Manner":
-        how = config.get("generation", {})
-        presets = {name: Style(**preset) for name, preset in config["decode_presets"].items()}
-        presets["natural"] = presets[config.get("default_preset", "stable")]
-        window, emotion = how.get("repetition_window"), how.get("emotion_control") or ""
-        longest = how.get("chunk_chars", 380)
-        if longest < FIRST:
-            raise ValueError(f"pieces of {longest} characters: {FIRST} is the least")
-        return cls(presets, window, emotion, how.get("use_reference_prompt", True), longest)
-
-
-@dataclass
-class KittenRow(Row):
-    unspoken: list[str] = field(default_factory=list)  # pieces after the one that is spoken
-    own: Voice | None = None
-    emotion: list[int] = field(default_factory=list)
-    batch: Batch | None = None  # of this row alone; None: all is drawn
-    ids: list[int] = field(default_factory=list)  # drawn for this piece
-    most: int = 0  # ids of this piece
-    drawn: int = 0  # ids of the pieces before it
-    sounds: deque[tuple[Future, bool]] = field(
-        default_factory=deque
-    )  # pieces in the making, and whether it is the last
-    seams: Seams | None = None
-    flaw: str = ""  # cap: a piece that did not end of itself
-    fault: str = ""  # the row cannot go on
+KEPT_CLIPS = 16  # that were heard: more than the worker's own
+MAX_TRIES = 3  # of one piece, drawn anew where no sound came of it
+LOOK = SAMPLE_RATE // 50  # samples whose level says whether there is sound
 
 
 class KittenEngine:
@@ -101,76 +67,111 @@ class KittenEngine:
         self.model, self.ids, self.tokenizer, self.manner, self.voices = model, ids, tokenizer, manner, voices
         self.around, self.info, self.max_rows = around, info, max_rows
         self.words = Vocabulary(model, ids, speech_only=True)
-        self._read: dict[str, Past] = {}  # by voice, the least recently used first
+        self._read: dict[str, Past] = {}  # by a voice's digest, the least recently used first
+        self._clips: dict[str, Voice] = {}  # that were heard, by digest, the oldest first
         self._sounder = ThreadPoolExecutor(1, "sound")
         self._step_tokens = 1
 
     @classmethod
-    def open(cls, name: str, directory: Path, max_rows: int, around: Around | None = None) -> "KittenEngine":
+    def open(
+        cls, name: str, directory: Path, max_rows: int, around: Around | None = None, config: dict | None = None
+    ) -> "KittenEngine":
         """Load the repository in `directory`, strictly, and warm up. Raises ModelError naming what is wrong."""
-        around = around or KittenML(mx.metal.is_available())  # first: where it is missing, nothing need be read
         try:
-            args, ids, path = read_args(directory)
+            config = config or read_config(directory)
+            around = around or KittenML(directory, config, mx.metal.is_available())  # first: nothing is read without
+            digest = check(directory).digest if (directory / MANIFEST).exists() else ""
+            args, ids, path = read_args(directory, config)
             with naming(directory / "config.json", "the config of a KittenTTS 2"):
-                config = json.loads((directory / "config.json").read_bytes())
                 manner, listed = Manner.from_dict(config), config.get("voices", "voices/voices.json")
             voices = read_voices(
                 directory / listed, config.get("default_voice"), args.speaker_dim, ids.num_audio_tokens
             )
-            tokenizer = _read_tokenizer(directory / config.get("lm_dir", "lm") / "tokenizer.json", args.vocab_size)
+            tokenizer = read_tokenizer(directory / config.get("lm_dir", "lm") / "tokenizer.json", args.vocab_size)
+            tokenizer.encode_special_tokens = True  # a text cannot write the marks of a prompt
             model = load_model(path, args)
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = digest or sha256_of(path)
         except OSError as error:
             raise ModelError(f"{error.filename}: {error.strerror}") from error
         except ValueError as error:  # each names its file
             raise ModelError(str(error)) from error
         mx.set_cache_limit(POOL_BYTES)
-        info = Info(engine="kitten", model=name, digest=digest, backend=backend())
+        own = {voice.name.lower(): number for number, voice in enumerate(voices)}
+        info = Info("kitten", name, digest, backend(), codec="kittenml", voices=own, keeps_voices=False)
         engine = cls(model, ids, tokenizer, manner, voices, around, info, max_rows)
         engine._warm_up()
         return engine
 
     def hear(self, pcm: np.ndarray, words: str, speaker: int) -> Generator[None, None, Heard]:
-        raise RowFault(f"{self.info.model} does not learn voices in this version", "bad_voice")
-        yield
+        """What is kept of a clip here is the clip: kittenml makes of it what it needs, and that stays with us."""
+        heard = self._sounder.submit(self.around.hear, pcm)
+        while not heard.done():
+            wait([heard], WAIT_S)
+            yield
+        codes = np.round(pcm[None] * 32768).astype(np.int16)
+        clip = Heard(codes, words, self.info.codec)
+        embedding, speech = heard.result()
+        (digest,) = digests([Segment(speaker, words, codes)])  # as the voice that is made of it will have it
+        self._clips[digest] = Voice("", digest, embedding, speech, words.strip(), pcm)
+        while len(self._clips) > KEPT_CLIPS:
+            del self._clips[next(iter(self._clips))]
+        return clip
 
     def prefill(self, say: Say) -> KittenRow:
-        self._refuse(say)
+        """The prompt itself is read by the steps."""
+        how, own = self.manner.of(say, self.info.model), self._voice(say)
         text = without_marks(say.text) if say.normalize else say.text
-        unspoken = pieces(self.around.normalise(text) if say.normalize else text, self.manner.longest)
-        if not unspoken:
+        parts = pieces(self.around.normalise(text) if say.normalize else text, how.longest, how.least)
+        if not parts:
             raise RowFault(f"{self.info.model} has nothing to say in this text")
-        tagged = self.manner.emotion and self.around.tagged(say.text)
+        emotional = self.around.tagged(say.text) if how.use_emotion is None else how.use_emotion
         row = KittenRow(
             say=say,
-            style=chosen(self.manner.presets, say.preset, say.sampling),
-            unspoken=unspoken,
-            own=self.voices[say.speaker],
-            emotion=self._encode(self.manner.emotion) if tagged else [],
-            seams=Seams(SAMPLE_RATE, self.frame_samples, single=len(unspoken) == 1),
+            style=how.style(say),
+            unspoken=[Piece(part, number) for number, part in enumerate(parts)],
+            pieces=len(parts),
+            own=own,
+            voice_digest=own.digest if say.voice or say.own_voice else "",
+            how=how,
+            settings=how.settings(say),
+            emotion=self._encode(how.emotion) if how.emotion and emotional else [],
+            seams=Seams(SAMPLE_RATE, self.frame_samples, single=len(parts) == 1, gap_s=how.gap_s),
+            all_spans=spans(" ".join(parts), say.text),
         )
         self._begin(row)
         return row
 
+    def _voice(self, say: Say) -> Voice:
+        if say.own_voice:
+            return self.voices[self.info.voices[say.own_voice]]
+        if say.voice and say.voice.digest not in self._clips:
+            raise RowFault(f"{self.info.model} cannot speak as a voice that another model learned", "bad_voice")
+        if say.voice:
+            return self._clips[say.voice.digest]
+        if say.speaker >= len(self.voices):
+            listed = ", ".join(f"{i} {voice.name}" for i, voice in enumerate(self.voices))
+            raise RowFault(f"the speakers of {self.info.model} are {listed}, not {say.speaker}", "bad_value")
+        return self.voices[say.speaker]
+
     def step(self, rows: list[KittenRow]) -> list[Chunk | Fault]:
+        self._read_on(rows)
         drawing = [row for row in rows if row.batch and len(row.sounds) < AHEAD]
         if drawing:
             self._draw(drawing)
-        else:
-            wait([row.sounds[0][0] for row in rows], WAIT_S, FIRST_COMPLETED)
+        elif sounds := [row.sounds[0][0] for row in rows if row.sounds and not row.reading]:
+            wait(sounds, WAIT_S, FIRST_COMPLETED)
         return [self._heard(row) for row in rows]
 
     def release(self, row: KittenRow) -> None:
-        for sound, _ in row.sounds:
+        for sound, *_ in row.sounds:
             sound.cancel()
-        row.batch = None
+        row.batch = row.reading = None
 
     def keep(self, digest: str) -> None:
         """As `forget`."""
 
     def forget(self, digest: str) -> None:
-        """Nothing is kept of voices that are learned: there are none."""
+        """Nothing is kept of voices that are learned: none is, here."""
 
     def memory(self) -> Memory:
         return Memory(mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory())
@@ -182,40 +183,38 @@ class KittenEngine:
         gc.collect()
         mx.clear_cache()
 
-    def _refuse(self, say: Say) -> None:
-        """Raises RowFault where the request has what only engine one does."""
-        name = self.info.model
-        if say.voice:
-            raise RowFault(f"{name} cannot speak as a voice that another model learned", "bad_voice")
-        for option, given in (("script", say.script), ("session", say.dialogue is not None)):
-            if given:
-                raise RowFault(f"{option} is no option of {name}", "bad_value")
-        for option, value in say.sampling.items():
-            if value is not None and option not in OURS:
-                raise RowFault(f"{option} is no option of {name}: it has {', '.join(OURS)}", "bad_value")
-        if say.speaker >= len(self.voices):
-            listed = ", ".join(f"{i} {voice.name}" for i, voice in enumerate(self.voices))
-            raise RowFault(f"the speakers of {name} are {listed}, not {say.speaker}", "bad_value")
-
     def _begin(self, row: KittenRow) -> None:
-        """Read the prompt of the next piece."""
-        piece, single = row.unspoken.pop(0), not row.unspoken and not row.spoken
-        ids, past = self.ids.text(self._encode(piece), row.emotion), None
-        if self.manner.use_recording:
-            past = self._voice_past(row.own)
-        else:
-            ids = [self.ids.start_id, *ids]
-        past = read(self.model, ids, None if past else self._speaker_row(row.own), past)
-        style = row.style
-        settings = Settings(
-            style.temperature, style.top_k, style.top_p, style.min_p, repetition_window=self.manner.window
-        )
-        row.batch = Batch.start(self.words, past, settings, _seed(row))
-        row.most = 1000 if single else max(LEAST_TOKENS, int(len(piece) / CHARACTERS_HZ * TOKEN_HZ * SLACK))
+        """The next piece: its prompt is to be read, then it is drawn."""
+        row.piece, row.ids, row.batch = row.unspoken.pop(0), [], None
+        row.most = 1000
+        if row.pieces > 1:
+            row.most = max(LEAST_TOKENS, int(len(row.piece.text) / CHARACTERS_HZ * TOKEN_HZ * SLACK))
         if row.say.max_seconds:
             row.most = min(row.most, math.ceil(row.say.max_seconds * TOKEN_HZ) - row.drawn)
-        row.ids = []
-        row.spoken.append(piece)
+        row.spoken = [*row.spoken[: row.piece.number], row.piece.text]
+        said = len(" ".join(row.spoken))
+        row.spans = [span for span in row.all_spans if span[1] <= said]
+        row.reading = self._prompt(row)
+
+    def _prompt(self, row: KittenRow) -> Generator[None, None, None]:
+        """Read what stands before the piece, and the piece."""
+        ids, voice = self.ids.text(self._encode(row.piece.text), row.emotion), row.own
+        if row.how.use_reference and voice.transcript:
+            past = yield from self._voice_past(voice)
+            past = yield from reading(self.model, ids, past=past)
+        else:
+            past = yield from reading(self.model, [self.ids.start_id, *ids], self._speaker_row(voice))
+        row.batch = Batch.start(self.words, past, row.settings, _seed(row, row.piece))
+
+    def _read_on(self, rows: list[KittenRow]) -> None:
+        """The prompts of those that have just begun, for about STEP_S."""
+        began_s = time.monotonic()
+        while begun := [row for row in rows if row.reading]:
+            for row in begun:
+                if next(row.reading, row) is row:  # it is read
+                    row.reading = None
+            if time.monotonic() - began_s >= STEP_S:
+                return
 
     def _draw(self, rows: list[KittenRow]) -> None:
         """Some tokens for each; a piece that is whole goes to be sounded, and the next is begun."""
@@ -231,14 +230,11 @@ class KittenEngine:
                 self._sound(row, self.ids.speech(row.ids[: row.most]))
 
     def _sound(self, row: KittenRow, tokens: list[int]) -> None:
+        sound = self._sounder.submit(self.around.sound, row.own, tokens, _seed(row, row.piece), row.how.decoder)
+        row.sounds.append((sound, row.piece, row.drawn))
         row.drawn += min(len(row.ids), row.most)
-        if not tokens:
-            row.fault = "the model ended before it made a sound"
-            return
         if row.say.max_seconds and row.unspoken and row.drawn >= row.say.max_seconds * TOKEN_HZ:
             row.unspoken, row.flaw = [], "cap"
-        sound = self._sounder.submit(self.around.sound, row.own, tokens, _seed(row))
-        row.sounds.append((sound, not row.unspoken))
         row.batch = None
         if row.unspoken:
             self._begin(row)
@@ -250,19 +246,38 @@ class KittenEngine:
         parts, end = [np.zeros(0, np.float32)], None
         most = row.say.max_seconds and int(row.say.max_seconds * SAMPLE_RATE)
         while row.sounds and row.sounds[0][0].done() and not end:
-            sound, last = row.sounds.popleft()
-            parts.append(row.seams.join(sound.result(), last, most))
+            sound, piece, drawn = row.sounds.popleft()
+            pcm = sound.result()
+            whole = most is None or row.seams.samples + len(pcm) < most
+            if whole and _silent(pcm):
+                if piece.tries == MAX_TRIES - 1:
+                    return Fault(f"no sound was made of a piece, {MAX_TRIES} times over", "degenerate")
+                self._draw_anew(row, piece, drawn)
+                break
+            last = not (row.sounds or row.reading or row.batch or row.unspoken)
+            parts.append(row.seams.join(pcm, last, most))
             if last or row.seams.samples == most:
                 end = "cap" if row.seams.samples == most else row.flaw or "eos"
         return Chunk(np.concatenate(parts), end)
 
-    def _voice_past(self, voice: Voice) -> Past:
+    def _draw_anew(self, row: KittenRow, piece: Piece, drawn: int) -> None:
+        """From this piece on: those after it say what they would have said, for each has a seed of its own."""
+        row.mended.append(f"{SILENCE} in piece {piece.number + 1}")
+        after = [other for _, other, _ in row.sounds] + ([row.piece] if row.batch or row.reading else [])
+        for sound, *_ in row.sounds:
+            sound.cancel()
+        row.sounds.clear()
+        row.drawn, row.flaw = drawn, ""
+        row.unspoken = [replace(piece, tries=piece.tries + 1), *after, *row.unspoken]
+        self._begin(row)
+
+    def _voice_past(self, voice: Voice) -> Generator[None, None, Past]:
         """What every prompt of the voice begins with, read once."""
-        past = self._read.pop(voice.name, None)
+        past = self._read.pop(voice.digest, None)
         if past is None:
             ids = self.ids.voice(self._encode(voice.transcript), voice.speech)
-            past = read(self.model, ids, self._speaker_row(voice))
-        self._read[voice.name] = past
+            past = yield from reading(self.model, ids, self._speaker_row(voice))
+        self._read[voice.digest] = past
         while len(self._read) > KEPT_VOICES:
             del self._read[next(iter(self._read))]
         return past
@@ -275,7 +290,8 @@ class KittenEngine:
 
     def _warm_up(self) -> None:
         """Build the kernels, read the default voice, and see how many tokens a step may draw."""
-        past = read(self.model, self.ids.text(self._encode("Warm up.")), past=self._voice_past(self.voices[0]))
+        voice = _returned(self._voice_past(self.voices[0]))
+        past = read(self.model, self.ids.text(self._encode("Warm up.")), past=voice)
         batch = Batch.start(self.words, past, Settings(), 0)
         batch.run(1)
         began_s = time.monotonic()
@@ -285,19 +301,21 @@ class KittenEngine:
         mx.reset_peak_memory()
 
 
-def _seed(row: KittenRow) -> int:
-    """Of what is drawn, or sounded, next: no two are the same."""
-    return (row.say.seed + len(row.spoken)) % 2**63
+def _returned(steps: Generator):
+    """What they come to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
-def _read_tokenizer(path: Path, vocabulary: int) -> Tokenizer:
-    """Raises ValueError naming the file where it is none, or not the model's."""
-    text = path.read_text()
-    try:
-        tokenizer = Tokenizer.from_str(text)
-    except Exception as error:  # tokenizers raises bare Exception
-        raise ValueError(f"{path}: not a tokenizer: {error}") from None
-    if tokenizer.get_vocab_size() > vocabulary:
-        raise ValueError(f"{path}: {tokenizer.get_vocab_size()} tokens, but the model knows {vocabulary}")
-    tokenizer.encode_special_tokens = True  # a text cannot write the marks of a prompt
-    return tokenizer
+def _seed(row: KittenRow, piece: Piece) -> int:
+    """Of what is drawn, or sounded, for it: no two are the same."""
+    return (row.say.seed + 1 + piece.number + (piece.tries << 32)) % 2**63
+
+
+def _silent(pcm: np.ndarray) -> bool:
+    """Whether nothing of it can be heard."""
+    looks = np.pad(pcm, (0, -len(pcm) % LOOK)).reshape(-1, LOOK)
+    return all(level(look) < QUIET_DBFS for look in looks)

@@ -29,10 +29,16 @@ REFUSED = {
 }
 
 
-def read_args(directory: Path) -> tuple[ModelArgs, Tokens, Path]:
-    """Dims, token map and the file of packed weights. Raises ValueError naming the file and what is wrong."""
+def read_config(directory: Path) -> dict:
+    """config.json. Raises ValueError naming it."""
     with naming(directory / "config.json", "the config of a KittenTTS 2"):
-        config = json.loads((directory / "config.json").read_bytes())
+        return dict(json.loads((directory / "config.json").read_bytes()))
+
+
+def read_args(directory: Path, config: dict | None = None) -> tuple[ModelArgs, Tokens, Path]:
+    """Dims, token map and the file of packed weights. Raises ValueError naming the file and what is wrong."""
+    config = read_config(directory) if config is None else config
+    with naming(directory / "config.json", "the config of a KittenTTS 2"):
         if config["type"] != "KITTEN2":
             raise ValueError(f"its type is {config['type']!r}, not 'KITTEN2'")
         kind = "packed" if config.get("lm_packed") else config.get("default_weights", "full")

@@ -11,7 +11,7 @@ import mlx.nn as nn
 from misod.kitten.cache import Cache
 from misod.kitten.ternary import BITS, GROUP_SIZE
 
-FEW_ROWS = 8  # up to here MLX's CPU backend multiplies packed weights faster than it unpacks them
+FEW_ROWS = 4  # up to here MLX's CPU backend multiplies packed weights faster than it unpacks them
 
 
 @dataclass(frozen=True)

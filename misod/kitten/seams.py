@@ -11,15 +11,15 @@ LOOK_S, KEEP_S = 0.01, 0.02
 class Seams:
     """Gives whole frames. `samples`: of all that was joined. A `single` piece is left as it is."""
 
-    def __init__(self, sample_rate: int, frame_samples: int, single: bool):
-        self._rate, self._frame, self._single = sample_rate, frame_samples, single
+    def __init__(self, sample_rate: int, frame_samples: int, single: bool, gap_s: float = GAP_S):
+        self._rate, self._frame, self._single, self._gap_s = sample_rate, frame_samples, single, gap_s
         self._held = np.zeros(0, np.float32)
         self.samples = 0
 
     def join(self, pcm: np.ndarray, last: bool, most: int | None = None) -> np.ndarray:
         """The next piece (n,), and after it the gap to the one that follows; no more than `most` samples in all."""
         if not self._single:
-            gap = np.zeros(0 if last else int(GAP_S * self._rate), np.float32)
+            gap = np.zeros(0 if last else int(self._gap_s * self._rate), np.float32)
             pcm = np.concatenate([self._faded(self._trimmed(pcm)), gap])
         if most is not None:
             pcm = pcm[: most - self.samples]

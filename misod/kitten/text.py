@@ -15,10 +15,10 @@ def without_marks(text: str) -> str:
     return " ".join(ended(line.words()).text for line in lines if speakable(line.text))
 
 
-def pieces(spoken: str, longest: int) -> list[str]:
+def pieces(spoken: str, longest: int, least: int = LEAST) -> list[str]:
     """Sentences packed to at most `longest` characters, the first to FIRST so that it is heard soon.
 
-    Longer ones read as rushed, and below LEAST the model does not come to an end: such a one joins its neighbour.
+    Longer ones read as rushed, and below `least` the model does not come to an end: such a one joins its neighbour.
     """
     spoken, parts = spoken.strip(), []
     if spoken[-1:].isalnum():
@@ -29,11 +29,11 @@ def pieces(spoken: str, longest: int) -> list[str]:
     packed: list[str] = []
     for part in filter(speakable, parts):
         most = longest if len(packed) > 1 else FIRST
-        if packed and (len(packed[-1]) + len(part) < most or len(packed[-1]) < LEAST):
+        if packed and (len(packed[-1]) + len(part) < most or len(packed[-1]) < least):
             packed[-1] += " " + part
         else:
             packed.append(part)
-    if len(packed) > 1 and len(packed[-1]) < LEAST:
+    if len(packed) > 1 and len(packed[-1]) < least:
         last = packed.pop()
         packed[-1] += " " + last
     return packed

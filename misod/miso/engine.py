@@ -126,7 +126,7 @@ class MisoEngine:
             style=chosen(self.speech.presets, say.preset, say.sampling),
             usual_lufs=self.speech.loudness_lufs.get(turns[0].speaker),
             reader=text.Script(
-                turns, lambda t: text.Reader(t, self.speech.limits, normalize=say.normalize, emoji=say.emoji)
+                turns, lambda t: text.Reader(t, self.speech.limits, normalize=say.normalize, emoji=say.emoji or "drop")
             ),
             key=mx.random.key(say.seed),
             codec=self.mimi.new_state(),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
+from misod.tokenizer_file import read_tokenizer
 from misod.voices import Segment
 
 
@@ -18,14 +19,8 @@ class Prompt:
 
     @classmethod
     def open(cls, path: Path, codebooks: int, vocabulary: int) -> "Prompt":
-        """From a tokenizer.json. Raises ValueError naming the file where it cannot be read or does not fit."""
-        try:
-            tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # tokenizers raises bare Exception
-            raise ValueError(f"{path}: not a tokenizer ({error})") from None
-        if tokenizer.get_vocab_size() > vocabulary:
-            raise ValueError(f"{path}: {tokenizer.get_vocab_size()} tokens, but the model knows {vocabulary}")
-        return cls(tokenizer, codebooks)
+        """From a tokenizer.json, as `read_tokenizer`."""
+        return cls(read_tokenizer(path, vocabulary), codebooks)
 
     def build(self, context: list[Segment], speaker: int, text: str) -> tuple[np.ndarray, np.ndarray]:
         """tokens (T, K + 1) int32 and mask (T, K + 1) bool."""

@@ -56,16 +56,18 @@ def write_weights(path: Path, found: dict[str, np.ndarray], about: dict[str, str
 def make_repository(directory: Path) -> Path:
     shutil.copytree(KITTEN, directory, ignore=shutil.ignore_patterns("*golden*", "weights.npz"))
     write_weights(directory / "lm" / "model-ternary.safetensors", tensors(), metadata())
+    (directory / "voices" / "tiny.wav").write_bytes(b"a double hears nothing of it")
     return directory
 
 
 class Double:
     """In kittenml's place, whose codec's weights are not here: a token is 40 ms of a tone.
 
-    `heard`: the tokens of each piece.
+    `heard`: the tokens of each piece; those numbered in `silent`, from 1, come out silent.
     """
 
     def __init__(self):
+        self.silent: set[int] = set()
         self.heard: list[list[int]] = []
 
     def normalise(self, text: str) -> str:
@@ -74,7 +76,12 @@ class Double:
     def tagged(self, text: str) -> bool:
         return "[joyful]" in text
 
-    def sound(self, voice: Voice, tokens: list[int], seed: int) -> np.ndarray:
+    def hear(self, pcm: np.ndarray) -> tuple[np.ndarray, list[int]]:
+        return np.full(512, pcm.std(), np.float32), [int(1000 * abs(x)) for x in pcm[::TOKEN]]
+
+    def sound(self, voice: Voice, tokens: list[int], seed: int, decoder: str) -> np.ndarray:
         self.heard.append(tokens)
+        if not tokens or len(self.heard) in self.silent:
+            return np.zeros(TOKEN, np.float32)
         time = np.arange(TOKEN) / SAMPLE_RATE
         return np.concatenate([0.3 * np.sin(2 * np.pi * (100 + t) * time) for t in tokens]).astype(np.float32)

@@ -5,6 +5,7 @@ In kittenml's place stands a double, for its codec's weights are not here: a tok
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import misod.kitten  # noqa: F401  before mlx, for OpenBLAS
@@ -13,7 +14,7 @@ import misod.kitten  # noqa: F401  before mlx, for OpenBLAS
 import numpy as np
 import pytest
 
-from misod.engine import Chunk, ModelError, RowFault, Say, open_engine
+from misod.engine import Chunk, Fault, ModelError, RowFault, Say, open_engine
 from misod.kitten.around import SAMPLE_RATE
 from misod.kitten.engine import KittenEngine
 from misod.kitten.seams import Seams
@@ -104,12 +105,108 @@ def test_a_text_cannot_write_the_marks_of_a_prompt(kitten):
     assert not marks & set(kitten._encode("[START] <speech_start> <speech_end> [STOP]"))
 
 
+def test_no_step_reads_more_of_a_prompt_than_a_layer_of_so_many_positions(kitten, monkeypatch):
+    """A voice and a piece of 50 positions, 20 at once, in 2 layers: each is a step where a step has no time."""
+    monkeypatch.setattr("misod.kitten.decode.READ_AT_ONCE", 20)
+    monkeypatch.setattr("misod.kitten.engine.STEP_S", 0.0)
+    kitten._read.clear()
+    row, steps = kitten.prefill(Say(text="How are you today?", seed=9)), 0
+    while row.reading:
+        kitten.step([row])
+        steps += 1
+    (past,) = kitten._read.values()
+    piece = row.batch._rows["length"].item() - len(past.ids) - len(row.ids)  # the last of them draws, too
+    assert steps == 2 * (-(-len(past.ids) // 20) + -(-piece // 20)) + 1
+
+
+def test_a_request_chooses_what_its_model_would(kitten):
+    asked = {"repetition_penalty": 1.5, "repetition_window": 7, "run_penalty": 2.0, "run_grace": 3}
+    row = kitten.prefill(Say(text="Yes!", seed=1, options=asked, sampling={"temperature": 0.3}))
+    how = row.settings
+    assert (how.temperature, how.top_k, how.repetition_penalty, how.repetition_window) == (0.3, 40, 1.5, 7)
+    assert (how.token_run_penalty, how.token_run_grace) == (2.0, 3)
+    assert kitten.prefill(Say(text="Yes!", seed=1)).settings.repetition_window == 64
+    assert kitten.prefill(Say(text="Yes!", seed=1, options={"use_emotion": True})).emotion
+    assert not kitten.prefill(Say(text="[joyful] Yes!", seed=1, options={"use_emotion": False})).emotion
+    many, few = (kitten.prefill(Say(text=LONG, seed=1, options={"chunk_chars": n})).pieces for n in (150, 2000))
+    assert many > few == 2
+    said = Say(text=LONG, seed=1, max_seconds=60.0)
+    (gaps, _), (none, _) = (speak(kitten, replace(said, options={"gap_s": gap}))[0] for gap in (0.5, 0.0))
+    pieces_there = kitten.prefill(said).pieces
+    assert abs(len(gaps) - len(none) - (pieces_there - 1) * 0.5 * SAMPLE_RATE) < 1920
+    with_reference, without = (
+        spent(kitten, Say(text="Yes!", seed=1, options={"use_reference": use})) for use in (True, False)
+    )
+    assert with_reference > without + 20
+
+
+def spent(engine: KittenEngine, say: Say) -> int:
+    """Positions of its prompt."""
+    row = engine.prefill(say)
+    while row.reading:
+        engine.step([row])
+    return row.batch._rows["length"].item() - len(row.ids)
+
+
+def test_a_piece_that_comes_out_silent_is_drawn_anew_and_the_rest_as_it_would_have_been(kitten):
+    around = kitten.around
+    around.heard.clear()
+    speak(kitten, Say(text=LONG, seed=1))
+    pieces_there = len(around.heard)
+    kept = around.heard[2:]
+    around.heard.clear()
+    around.silent = {2}
+    row = kitten.prefill(Say(text=LONG, seed=1))
+    try:
+        while (chunk := kitten.step([row])[0]).end is None:
+            assert isinstance(chunk, Chunk)
+        assert row.mended == ["silence in piece 2"] and chunk.end == "eos"
+        assert " ".join(row.spoken) == LONG.replace("$12.50", "twelve dollars fifty").strip()
+        assert around.heard[-(pieces_there - 2) :] == kept and around.heard[1] != around.heard[-(pieces_there - 1)]
+        around.heard.clear()
+        around.silent = set(range(1, 100))
+        row = kitten.prefill(Say(text="Yes, I am.", seed=1))
+        while not isinstance(fault := kitten.step([row])[0], Fault):
+            pass
+        assert fault.code == "degenerate" and len(around.heard) == 3
+    finally:
+        around.silent = set()
+
+
+def test_each_word_that_is_spoken_is_traced_to_its_text(kitten):
+    text = "**It** is $12.50 a day."
+    row = kitten.prefill(Say(text=text, seed=1, max_seconds=1.0))
+    spoken = " ".join(row.spoken)
+    traced = {spoken[a:b]: text[c:d] for a, b, c, d in row.spans}
+    assert traced == {"It": "**It**", "is": "is", "twelve": "$12.50", "dollars": "$12.50", "fifty": "$12.50",
+                      "a": "a", "day.": "day."}  # fmt: skip
+
+
+def test_its_own_voices_are_known_by_name_and_a_clip_is_spoken_like(kitten):
+    assert kitten.info.voices == {"tiny": 0} and not kitten.info.keeps_voices
+    row = kitten.prefill(Say(text="Yes!", seed=1, own_voice="tiny"))
+    assert row.own.name == "Tiny" and row.voice_digest == row.own.digest
+    pcm = (0.3 * np.sin(np.arange(24_000) / 20)).astype(np.float32)
+    hearing = kitten.hear(pcm, "What is said.", 0)
+    heard = None
+    while heard is None:
+        try:
+            next(hearing)
+        except StopIteration as end:
+            heard = end.value
+    voice = Learned("", heard.codes, "What is said.", heard.spoken, 0, heard.codec_digest)
+    row = kitten.prefill(Say(text="Yes!", seed=1, voice=voice))
+    assert row.own.transcript == "What is said." and row.voice_digest == voice.digest != kitten.voices[0].digest
+    ((like, _),) = speak(kitten, Say(text="Yes!", seed=1, voice=voice, max_seconds=1.0))
+    ((own, _),) = speak(kitten, Say(text="Yes!", seed=1, max_seconds=1.0))
+    assert like.tobytes() != own.tobytes()
+
+
 LEARNED = Learned("me", np.ones((2, 3), np.int16), "words", "words", 0, "c" * 64)
 REFUSED = {
-    "guidance": ({"sampling": {"guidance": 2.0}}, "guidance is no option of kitten"),
-    "script": ({"script": True}, "script is no option of kitten"),
     "a learned voice": ({"voice": LEARNED}, "another model learned"),
     "another speaker": ({"speaker": 5}, "the speakers of kitten are 0 Tiny, not 5"),
+    "another decoder": ({"options": {"decoder": "student"}}, "the decoders of kitten are default, not 'student'"),
     "nothing": ({"text": "..."}, "nothing to say"),
 }
 
@@ -118,8 +215,6 @@ REFUSED = {
 def test_what_it_cannot_do_is_refused_by_name(kitten, fields, says):
     with pytest.raises(RowFault, match=says):
         kitten.prefill(Say(**({"text": "Hello.", "seed": 1} | fields)))
-    with pytest.raises(RowFault, match="does not learn"):
-        next(kitten.hear(np.zeros(24_000, np.float32), "words", 0))
 
 
 def test_without_the_extra_one_line_names_the_command(repository, monkeypatch):

@@ -1,0 +1,39 @@
+"""Which engine takes which field of `say`. One that is another engine's is refused by name, here and nowhere else."""
+
+from collections.abc import Iterable
+
+from misod.engine import RowFault, Say
+
+NAMES = {"miso": "MisoTTS", "kitten": "KittenTTS 2"}
+ONLY = {  # a field that is not here is taken by both
+    "min_temperature": "miso",
+    "decay_frames": "miso",
+    "guidance": "miso",
+    "emoji": "miso",
+    "script": "miso",
+    "session": "miso",
+    "repetition_penalty": "kitten",
+    "repetition_window": "kitten",
+    "run_penalty": "kitten",
+    "run_grace": "kitten",
+    "use_emotion": "kitten",
+    "use_reference": "kitten",
+    "chunk_chars": "kitten",
+    "chunk_min_chars": "kitten",
+    "gap_s": "kitten",
+    "decoder": "kitten",
+}
+KITTENS = tuple(name for name, engine in ONLY.items() if engine == "kitten")
+
+
+def check(say: Say, engine: str, model: str) -> None:
+    """Raises RowFault where the request has what another engine than the model's takes."""
+    given = {*say.sampling, *say.options}
+    given |= {name for name, has in (("script", say.script), ("session", say.dialogue), ("emoji", say.emoji)) if has}
+    if others := sorted(given - own(given, engine)):
+        raise RowFault(f"{model} takes no {', '.join(others)}: that is for {NAMES[ONLY[others[0]]]}", "bad_value")
+
+
+def own(names: Iterable[str], engine: str) -> set[str]:
+    """Those of the names that are no other engine's."""
+    return {name for name in names if engine not in NAMES or ONLY.get(name, engine) == engine}
