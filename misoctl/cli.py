@@ -1,7 +1,6 @@
 """The verbs. stdout is data, stderr is talk. Each verb imports what it needs: --help is to be there at once."""
 
 import json
-import math
 import os
 import signal
 import sys
@@ -12,7 +11,8 @@ from dataclasses import asdict
 import click
 
 import misoctl
-from misoctl import handed, service, voices
+from misoctl import handed, kitten, service, voices
+from misoctl.handed import finite
 from misoctl.talk import hush, tell
 from protocol import errors
 from protocol.errors import Failure
@@ -25,15 +25,8 @@ EXIT_HELP = "\b\nExit codes:\n" + "\n".join(
 )
 
 
-def _finite(_ctx, param: click.Parameter, value: float | None) -> float | None:
-    """NaN is neither below nor above a range, so click lets it through."""
-    if value is not None and math.isnan(value):
-        raise click.BadParameter(f"nan is not in the range {param.type.min:g}<=x<={param.type.max:g}.")
-    return value
-
-
 def number(flag: str, low: float, high: float, text: str):
-    return click.option(flag, type=click.FloatRange(low, high), callback=_finite, help=text)
+    return click.option(flag, type=click.FloatRange(low, high), callback=finite, help=text)
 
 
 def _version(ctx: click.Context, _param, wanted: bool) -> None:
@@ -71,7 +64,7 @@ for verb in (*handed.VERBS, *voices.VERBS, service.service):
     cli.add_command(verb)
 
 
-@cli.command()
+@cli.command(cls=kitten.Say)
 @click.argument("text", nargs=-1)
 @click.option("-f", "--file", "source", metavar="FILE", help="Read the text from FILE; - is standard input.")
 @click.option("--script", metavar="FILE", help="Speak a script, a turn a line: `[0] words` or `anna: words`.")
@@ -89,8 +82,10 @@ for verb in (*handed.VERBS, *voices.VERBS, service.service):
 @number("--top-p", 0.01, 1, "Draw from the likeliest codes that together have this share.")
 @number("--min-p", 0, 1, "Draw from codes at least this likely, as a share of the likeliest.")
 @number("--guidance", 0, 10, "Over 1: away from what would be said with no text, at twice the work.")
-@click.option("--max-seconds", type=click.FloatRange(0.08, 7200), callback=_finite, help="Stop after this much speech.")
-@click.option("-v", "--voice", metavar="NAME", callback=voices.chosen, help="A voice that was learned; ? lists them.")
+@click.option("--max-seconds", type=click.FloatRange(0.08, 7200), callback=finite, help="Stop after this much speech.")
+@click.option(
+    "-v", "--voice", metavar="NAME", callback=voices.chosen, help="One that was learned, or the model's; ? lists them."
+)
 @click.option("--like", metavar="CLIP", help="Speak like this recording, this once; `learn` keeps it.")
 @click.option("--text", "clip_text", metavar="WORDS", help="With --like: what is said in CLIP.")
 @click.option("--session", metavar="NAME", callback=voices.slug, help="Go on with this dialogue, or begin it.")
@@ -101,13 +96,14 @@ for verb in (*handed.VERBS, *voices.VERBS, service.service):
 )
 @click.option("--no-normalize-loudness", "level", flag_value=False, default=None, help="As loud as the model makes it.")
 @click.option("--model", metavar="NAME", help="Speak with this model; `misoctl list` shows which are here.")
-@click.option("--keep-alive", "keep_alive_s", type=SECONDS, callback=_finite, help=KEEP_HELP)
+@click.option("--keep-alive", "keep_alive_s", type=SECONDS, callback=finite, help=KEEP_HELP)
 @click.option("--no-start", is_flag=True, help="Do not start misod; exit 69 where none runs.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the receipt on standard output.")
 @click.option(
     "--strict", is_flag=True, help="Exit 1 where the speech did not end of itself, at its longest length too."
 )
+@kitten.options
 def say(text, source, script, stems, output, raw, like, clip_text, no_start, quiet, as_json, strict, **options) -> None:
     """Speak TEXT, or what is piped in.
 
@@ -132,6 +128,9 @@ def say(text, source, script, stems, output, raw, like, clip_text, no_start, qui
     if stems is not None and script is None:
         raise click.UsageError("--stems is for --script")
     talk = hush if quiet else tell
+    if options["voice"] == "?":
+        voices.list_all(options["model"])
+        return
     dialogue = None if script is None else read_script(text, source, script)
     words = dialogue.text if dialogue else read_text(text, source)
     if words is None:
@@ -145,7 +144,7 @@ def say(text, source, script, stems, output, raw, like, clip_text, no_start, qui
     with (
         open_sink(output, raw, as_json, turns) as sink,
         connect(find_paths(), not no_start, talk) as client,
-        voices.suggesting(client, options.get("voice")),
+        voices.suggesting(client, options.get("voice"), options.get("model")),
     ):
         done = speak(client, words, options, sink, talk)
     if as_json:
@@ -176,7 +175,7 @@ def replay(receipt, output, raw, quiet) -> None:
         *_, now = client.load(wanted.model)
         if now.digest != wanted.digest:
             raise Failure(errors.BAD_DATA, f"{receipt} was spoken by other weights than {now.model} has", "pull those")
-        voices.check_digest(client, receipt, wanted.options.get("voice"), wanted.voice_digest)
+        voices.check_digest(client, receipt, wanted.options.get("voice"), wanted.voice_digest, wanted.model)
         done = speak(client, wanted.text, wanted.options | {"model": wanted.model}, sink, talk)
     report(done, quiet, strict=False)
     if sink.sha256 != wanted.sha256:
@@ -218,7 +217,7 @@ def status(as_json) -> None:
 
 @cli.command()
 @click.argument("model", required=False)
-@click.option("--keep-alive", "keep_alive_s", type=SECONDS, callback=_finite, help=KEEP_HELP)
+@click.option("--keep-alive", "keep_alive_s", type=SECONDS, callback=finite, help=KEEP_HELP)
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 def load(model, keep_alive_s, quiet) -> None:
     """Have MODEL ready, so that the next `say` starts at once; what speaks is finished first.

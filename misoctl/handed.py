@@ -1,5 +1,6 @@
 """Verbs that misod has too: misoctl reads the command line and becomes misod, which has what the work needs."""
 
+import math
 import os
 import sys
 from typing import NoReturn
@@ -26,6 +27,13 @@ class Handed(click.Command):
 
     def invoke(self, ctx: click.Context) -> NoReturn:
         hand_over(*ctx.command_path.split()[1:], *ctx.meta["arguments"])
+
+
+def finite(_ctx, param: click.Parameter, value: float | None) -> float | None:
+    """NaN is neither below nor above a range, so click lets it through."""
+    if value is not None and math.isnan(value):
+        raise click.BadParameter(f"nan is not in the range {param.type.min:g}<=x<={param.type.max:g}.")
+    return value
 
 
 PULLABLE = ("miso", "kitten")

@@ -35,11 +35,18 @@ def slug(_ctx, _param, name: str | None) -> str | None:
 
 
 def chosen(ctx, param, name: str | None) -> str | None:
-    """The --voice of say; ? lists them, as macOS's say does."""
-    if name != "?":
-        return slug(ctx, param, name)
-    _list(_ask("voices", name=""), as_json=False)
-    return ctx.exit()
+    """The --voice of say: ? lists them, as macOS's say does, and Bruno is bruno."""
+    return name if name in (None, "?") else slug(ctx, param, name.lower())
+
+
+def list_all(model: str | None, as_json: bool = False) -> None:
+    """Those that were learned, and those that the model brings: `model`, or the one that speaks by default."""
+    from misoctl.start import connect
+    from protocol import messages as m
+    from protocol.paths import find_paths
+
+    with connect(find_paths(), True, tell) as client:
+        _list(client.ask(m.VoicesRequest, name="", model=model or client.status().model), as_json)
 
 
 def one_off(like: str | None, text: str | None, options: dict, talk) -> dict:
@@ -57,33 +64,36 @@ def one_off(like: str | None, text: str | None, options: dict, talk) -> dict:
 
 
 @contextmanager
-def suggesting(client, name: str | None):
-    """A voice that is not there: is there one of nearly that name?"""
+def suggesting(client, name: str | None, model: str | None = ""):
+    """A voice that is not there: is there one of nearly that name? `model` "": only those that were learned count;
+    None: those of the model that is loaded, too.
+    """
     try:
         yield
     except Failure as failure:
         if failure.code != "no_voice":
             raise
-        cure = errors.did_you_mean(name, [row["name"] for row in _rows(client)]) or failure.next_step
+        rows = _rows(client, model=client.status().model if model is None else model)
+        cure = errors.did_you_mean(name, [row["name"] for row in rows]) or failure.next_step
         raise Failure(failure.exit_code, f"no voice {name}", cure) from None
 
 
-def check_digest(client, receipt: str, name: str | None, digest: str) -> None:
+def check_digest(client, receipt: str, name: str | None, digest: str, model: str) -> None:
     """Raises Failure unless voice `name` is the one that `receipt` was spoken with."""
     if name is None:
         return
-    with suggesting(client, name):
-        (row,) = _rows(client, name)
+    with suggesting(client, name, model):
+        (row,) = _rows(client, name, model)
     if row.get("digest") != digest:
         message = f"{receipt} was spoken with another voice {name} than the one here"
         raise Failure(errors.BAD_DATA, message, "learn or import that one")
 
 
-def _rows(client, name: str = "") -> list[dict]:
-    """Of all voices, or of one."""
+def _rows(client, name: str = "", model: str = "") -> list[dict]:
+    """Of all voices, or of one; those that `model` brings are among them."""
     from protocol import messages as m
 
-    return json.loads(client.ask(m.VoicesRequest, name=name).listing)
+    return json.loads(client.ask(m.VoicesRequest, name=name, model=model).listing)
 
 
 def _ask(kind: str, talk=tell, **request) -> "m.Message":
@@ -120,6 +130,8 @@ def _told(row: dict) -> str:
     if "turns" in row:
         turns = f"{row['turns']} turn{'s' * (row['turns'] != 1)}"
         return f"{turns:<9}  {row['seconds']:>6.1f} s  {row['bytes'] / 1e3:>7.1f} kB  {row['model']}"
+    if "character" in row:
+        return f"{row['language']:<10}  {row['character']}".rstrip()
     return f"{row['seconds']:>4.1f} s  {row['created'][:10]}  # {row['text']}"
 
 
@@ -176,17 +188,19 @@ def _check_free(client, name: str) -> None:
 
 @click.group(invoke_without_command=True)
 @json_option
+@click.option("--model", metavar="NAME", help="Whose own voices are listed; by default the model that is loaded.")
 @click.pass_context
-def voices(ctx, as_json) -> None:
-    """The voices that were learned.
+def voices(ctx, as_json, model) -> None:
+    """The voices that were learned, and those that a model brings.
 
     \b
       misoctl voices
+      misoctl voices --model kitten
       misoctl voices export anna anna.voice
       misoctl voices import anna.voice
     """
     if ctx.invoked_subcommand is None:
-        _list(_ask("voices", name=""), as_json)
+        list_all(model, as_json)
 
 
 @voices.command()

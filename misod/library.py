@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 
-from misod import voices
+from misod import published, voices
 from misod.dialogues import Dialogue, Dialogues
-from misod.engine import Heard
+from misod.engine import Heard, ModelError, model_directory
 from misod.voices import Store, Voice
 from protocol import messages as m
 from protocol.errors import ProtocolError
@@ -20,6 +20,7 @@ class Library:
     def __init__(self, paths: Paths, dropped: Callable[[str], None]):
         self.store = Store(paths.voices, paths.prefixes, dropped)
         self.dialogues = Dialogues(dropped)
+        self._models = paths.models
 
     def answer(self, message: m.Message) -> m.Message:
         """The reply to one of ANSWERS."""
@@ -72,7 +73,23 @@ class Library:
         return m.Voices(id=request, listing=_json(self.store.listing(name)))
 
     def _on_voices(self, asked: m.VoicesRequest) -> m.Voices:
-        return self._voices(asked.id, asked.name)
+        if not asked.model:
+            return self._voices(asked.id, asked.name)
+        own = self._own(asked.model, asked.name)
+        learned = self.store.names()
+        if asked.name and asked.name not in learned and own:
+            return m.Voices(id=asked.id, listing=_json(own))
+        rows = self.store.listing(asked.name)
+        return m.Voices(id=asked.id, listing=_json(rows + [row for row in own if row["name"] not in learned]))
+
+    def _own(self, model: str, name: str) -> list[dict]:
+        """What the model brings. A model that is not as it must be brings none: to speak with it says what is wrong."""
+        try:
+            return published.listing(model_directory(model, self._models), name)
+        except ModelError as error:
+            raise ProtocolError(error.code, str(error)) from None
+        except (OSError, ValueError, TypeError, AttributeError, KeyError):
+            return []
 
     def _on_forget(self, forget: m.Forget) -> m.Voices:
         listing = self.store.forget(forget.name)

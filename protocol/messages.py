@@ -193,6 +193,7 @@ class VoicesRequest(Message):
     t: ClassVar[str] = "voices"
     id: int = _id()
     name: str = _str(0, 64)
+    model: str = _str(0, 256, default="")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from misod.kitten.decode import Batch, Past, Vocabulary, read, reading
 from misod.kitten.load import load_model, read_args, read_config
 from misod.kitten.manner import Manner
 from misod.kitten.model import Model
-from misod.kitten.row import KittenRow, Piece
+from misod.kitten.row import KittenRow, Piece, Sounding
 from misod.kitten.sampling import Settings
 from misod.kitten.seams import Seams
 from misod.kitten.spans import spans
@@ -158,13 +158,13 @@ class KittenEngine:
         drawing = [row for row in rows if row.batch and len(row.sounds) < AHEAD]
         if drawing:
             self._draw(drawing)
-        elif sounds := [row.sounds[0][0] for row in rows if row.sounds and not row.reading]:
+        elif sounds := [row.sounds[0].pcm for row in rows if row.sounds and not row.reading]:
             wait(sounds, WAIT_S, FIRST_COMPLETED)
         return [self._heard(row) for row in rows]
 
     def release(self, row: KittenRow) -> None:
-        for sound, *_ in row.sounds:
-            sound.cancel()
+        for sounding in row.sounds:
+            sounding.pcm.cancel()
         row.batch = row.reading = None
 
     def keep(self, digest: str) -> None:
@@ -226,15 +226,15 @@ class KittenEngine:
             ended = -1 in tokens
             row.ids += tokens[: tokens.index(-1)] if ended else tokens
             if not row.fault and (ended or len(row.ids) >= row.most):
-                row.flaw = row.flaw if ended and len(row.ids) <= row.most else "cap"
-                self._sound(row, self.ids.speech(row.ids[: row.most]))
+                self._sound(row, "" if ended and len(row.ids) <= row.most else "cap")
 
-    def _sound(self, row: KittenRow, tokens: list[int]) -> None:
-        sound = self._sounder.submit(self.around.sound, row.own, tokens, _seed(row, row.piece), row.how.decoder)
-        row.sounds.append((sound, row.piece, row.drawn))
+    def _sound(self, row: KittenRow, flaw: str) -> None:
+        tokens, before = self.ids.speech(row.ids[: row.most]), row.drawn
         row.drawn += min(len(row.ids), row.most)
         if row.say.max_seconds and row.unspoken and row.drawn >= row.say.max_seconds * TOKEN_HZ:
-            row.unspoken, row.flaw = [], "cap"
+            row.unspoken, flaw = [], "cap"
+        pcm = self._sounder.submit(self.around.sound, row.own, tokens, _seed(row, row.piece), row.how.decoder)
+        row.sounds.append(Sounding(pcm, row.piece, before, flaw))
         row.batch = None
         if row.unspoken:
             self._begin(row)
@@ -245,30 +245,31 @@ class KittenEngine:
             return Fault(row.fault)
         parts, end = [np.zeros(0, np.float32)], None
         most = row.say.max_seconds and int(row.say.max_seconds * SAMPLE_RATE)
-        while row.sounds and row.sounds[0][0].done() and not end:
-            sound, piece, drawn = row.sounds.popleft()
-            pcm = sound.result()
+        while row.sounds and row.sounds[0].pcm.done() and not end:
+            sounding = row.sounds.popleft()
+            pcm = sounding.pcm.result()
             whole = most is None or row.seams.samples + len(pcm) < most
             if whole and _silent(pcm):
-                if piece.tries == MAX_TRIES - 1:
+                if sounding.piece.tries == MAX_TRIES - 1:
                     return Fault(f"no sound was made of a piece, {MAX_TRIES} times over", "degenerate")
-                self._draw_anew(row, piece, drawn)
+                self._draw_anew(row, sounding)
                 break
+            row.flaw = row.flaw or sounding.flaw
             last = not (row.sounds or row.reading or row.batch or row.unspoken)
             parts.append(row.seams.join(pcm, last, most))
             if last or row.seams.samples == most:
                 end = "cap" if row.seams.samples == most else row.flaw or "eos"
         return Chunk(np.concatenate(parts), end)
 
-    def _draw_anew(self, row: KittenRow, piece: Piece, drawn: int) -> None:
+    def _draw_anew(self, row: KittenRow, silent: Sounding) -> None:
         """From this piece on: those after it say what they would have said, for each has a seed of its own."""
-        row.mended.append(f"{SILENCE} in piece {piece.number + 1}")
-        after = [other for _, other, _ in row.sounds] + ([row.piece] if row.batch or row.reading else [])
-        for sound, *_ in row.sounds:
-            sound.cancel()
+        row.mended.append(f"{SILENCE} in piece {silent.piece.number + 1}")
+        after = [other.piece for other in row.sounds] + ([row.piece] if row.batch or row.reading else [])
+        for other in row.sounds:
+            other.pcm.cancel()
         row.sounds.clear()
-        row.drawn, row.flaw = drawn, ""
-        row.unspoken = [replace(piece, tries=piece.tries + 1), *after, *row.unspoken]
+        row.drawn = silent.before
+        row.unspoken = [replace(silent.piece, tries=silent.piece.tries + 1), *after, *row.unspoken]
         self._begin(row)
 
     def _voice_past(self, voice: Voice) -> Generator[None, None, Past]:

@@ -23,6 +23,16 @@ class Piece:
     tries: int = 0
 
 
+@dataclass(frozen=True)
+class Sounding:
+    """A piece whose sound is in the making. `before`: ids of the pieces before it. `flaw`: cap, if it was cut."""
+
+    pcm: Future
+    piece: Piece
+    before: int
+    flaw: str
+
+
 @dataclass
 class KittenRow(Row):
     unspoken: list[Piece] = field(default_factory=list)  # after the one that is spoken
@@ -37,8 +47,8 @@ class KittenRow(Row):
     ids: list[int] = field(default_factory=list)  # drawn for this piece
     most: int = 0  # ids of this piece
     drawn: int = 0  # ids of the pieces before it
-    sounds: deque[tuple[Future, Piece, int]] = field(default_factory=deque)  # in the making, and `drawn` before each
+    sounds: deque[Sounding] = field(default_factory=deque)
     seams: Seams | None = None
     all_spans: list[Span] = field(default_factory=list)
-    flaw: str = ""  # cap: a piece that did not end of itself
+    flaw: str = ""  # of a piece that was heard
     fault: str = ""  # the row cannot go on

@@ -44,10 +44,49 @@ def test_a_long_text_with_tags_numbers_and_a_voice_is_read_to_its_end(kitten):
         assert file.getnframes() == receipt["samples"] == receipt["frames"] * 1920 > 10 * 24_000
 
 
-def test_what_only_the_other_engine_does_is_refused_by_name(kitten):
-    done = kitten.misoctl("say", "-o", str(kitten.path / "b.wav"), "--model", "kitten", "--guidance", "2", "Hello.")
-    assert done.returncode == errors.USAGE, done.stderr
-    assert "guidance is no option of kitten" in done.stderr
+def test_what_only_the_other_engine_does_is_refused_by_name_both_ways(kitten):
+    out = ("say", "-o", str(kitten.path / "b.wav"))
+    done = kitten.misoctl(*out, "--model", "kitten", "--guidance", "2", "Hello.")
+    assert done.returncode == errors.USAGE and "kitten takes no guidance: that is for MisoTTS" in done.stderr
+    home = Home()
+    try:
+        home.nano()
+        done = home.misoctl(*out, "--run-grace", "3", "Hello.")
+        assert done.returncode == errors.USAGE and "nano takes no run_grace: that is for KittenTTS 2" in done.stderr
+    finally:
+        home.close()
+
+
+def test_its_voices_are_listed_chosen_by_name_and_replayed(kitten):
+    for listed in (kitten.misoctl("say", "--model", "kitten", "-v", "?", "x"), kitten.misoctl("voices")):
+        assert listed.returncode == errors.OK and listed.stdout == "tiny  English\n", listed.stderr
+    assert kitten.misoctl("voices", "--model", "nano").stdout == ""
+    path, receipt = kitten.path / "d.wav", kitten.path / "d.json"
+    options = ("--max-seconds", "1", "--chunk-gap", "0.5", "--run-grace", "3", "--json")
+    done = kitten.misoctl("say", "-o", str(path), "-v", "Tiny", *options, "Hello to you.")
+    assert done.returncode == errors.OK, done.stderr
+    receipt.write_text(done.stdout)
+    told = json.loads(done.stdout)
+    assert (told["voice"], len(told["voice_digest"]), told["run_grace"], told["guidance"]) == ("tiny", 64, 3, None)
+    again = kitten.path / "e.wav"
+    done = kitten.misoctl("replay", str(receipt), "-o", str(again))
+    assert done.returncode == errors.OK, done.stderr
+    assert again.read_bytes() == path.read_bytes()
+    done = kitten.misoctl("say", "-o", str(again), "-v", "Tinny", "Hello.")
+    assert done.returncode == errors.NO_INPUT and "no voice tinny; did you mean tiny?" in done.stderr
+
+
+def test_a_clip_is_spoken_like_and_learning_one_is_refused(kitten):
+    clip = kitten.path / "clip.wav"
+    with wave.open(str(clip), "wb") as file:
+        file.setparams((1, 2, 24_000, 0, "NONE", ""))
+        file.writeframes(bytes(range(1, 251)) * 400)
+    words = ("--text", "What is said in this clip.")
+    done = kitten.misoctl("say", "-o", str(kitten.path / "f.wav"), "--like", str(clip), *words, "--max-seconds", "1",
+                          "--json", "Hello.")  # fmt: skip
+    assert done.returncode == errors.OK and len(json.loads(done.stdout)["voice_digest"]) == 64, done.stderr
+    done = kitten.misoctl("learn", "anna", str(clip), *words, "--i-have-permission")
+    assert done.returncode == errors.BAD_DATA and "kitten learns no voices" in done.stderr
 
 
 def test_the_real_daemon_without_the_extra_names_the_command(kitten):
