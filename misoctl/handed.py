@@ -82,11 +82,12 @@ quiet_option = click.option("-q", "--quiet", is_flag=True, help="Say nothing on 
 @quiet_option
 @json_option
 def pull(**_) -> None:
-    """Download MODEL (miso), convert it for this machine, check it.
+    """Download MODEL (miso or kitten), convert it for this machine, check it.
 
     \b
       misoctl pull
       misoctl pull miso --precision q4
+      misoctl pull kitten
       misoctl pull --from mlx-community/MisoLabs-MisoTTS-bf16   # half as much
       misoctl pull --from ~/Downloads/MisoTTS                   # no network
 

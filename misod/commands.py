@@ -43,27 +43,27 @@ def as_json(command):
 @as_json
 def pull(model, precision, embeddings, origin, keep, quiet, as_json) -> None:
     """Download, convert and check a model: see `misoctl pull --help`."""
-    from misod.weights.sources import PULLABLE, WITHOUT_ENGINE
+    from misod.weights.sources import PULLABLE
 
     if model not in PULLABLE:
         raise Failure(errors.USAGE, f"there is no model {model!r} to pull: {errors.near(model, PULLABLE)}")
-    if model in WITHOUT_ENGINE:
-        why = f"this version has no engine yet for {model} ({WITHOUT_ENGINE[model]})"
-        raise Failure(errors.UNAVAILABLE, f"{why}: nothing was downloaded; `misoctl pull miso` works")
     import psutil
 
+    from misod.weights import pull as miso
+    from misod.weights import pull_kitten
     from misod.weights.progress import size
-    from misod.weights.pull import Request
-    from misod.weights.pull import pull as do
 
     if as_json:
         print_data()
     os.umask(0o077)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     talk = (lambda _line: None) if quiet else tell
-    request = Request(model, precision, embeddings, origin, keep)
+    request, bars = miso.Request(model, precision, embeddings, origin, keep), None if quiet else sys.stderr
     try:
-        done = do(request, find_paths(), psutil.virtual_memory().total, talk, None if quiet else sys.stderr)
+        if model == pull_kitten.NAME:
+            done = pull_kitten.pull(request, find_paths(), talk, bars)
+        else:
+            done = miso.pull(request, find_paths(), psutil.virtual_memory().total, talk, bars)
     except KeyboardInterrupt:
         talk("stopped; what is downloaded stays, and the same command goes on from there")
         sys.exit(errors.INTERRUPTED)
@@ -91,7 +91,8 @@ def list_(as_json) -> None:
     for row in rows:
         mark = "*" if row["default"] else " "
         if row["problem"]:
-            click.echo(f"{mark} {row['name']:<{width}}  damaged: {row['problem']}")
+            word = "damaged: " if row["damaged"] else ""
+            click.echo(f"{mark} {row['name']:<{width}}  {word}{row['problem']}")
             continue
         source = row["source"] or ("comes with miso" if row["bundled"] else "not known")
         click.echo(f"{mark} {row['name']:<{width}}  {row['precision']:<5}  {size(row['bytes']):>8}  {source}")
@@ -265,9 +266,10 @@ def _default(paths) -> str:
 
 def _lines(detail: dict) -> list[tuple[str, str]]:
     """`show` for a person."""
+    from misod.weights.manifest import is_weights
     from misod.weights.progress import size
 
-    files = [name for name in detail["files"] if name.startswith("model") and name.endswith(".safetensors")]
+    files = list(filter(is_weights, detail["files"]))
     lines = [
         ("model", detail["name"] + (" (the default)" if detail["default"] else "")),
         ("precision", detail["precision"]),

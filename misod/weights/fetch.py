@@ -9,6 +9,7 @@ import fnmatch
 import hashlib
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,12 +73,17 @@ def listing(source: Source, revision: str | None = None) -> Listing:
         raise Failure(codes.NO_TOKEN, f"{error.filename}: {error.strerror}: {hub_errors.LOG_IN}") from error
     except (ValueError, KeyError, TypeError) as error:  # an answer of 200 that is no answer of a hub
         raise hub_errors.no_hub() from error
-    there = {s.rfilename: s for s in info.siblings or () if "/" not in s.rfilename}
-    chosen = {name for pattern in source.wanted + source.optional for name in fnmatch.filter(there, pattern)}
+    there = {s.rfilename: s for s in info.siblings or () if ".." not in s.rfilename.split("/")}
+    chosen = {name for pattern in source.wanted + source.optional for name in _matching(there, pattern)}
     for pattern in source.wanted:
-        if not fnmatch.filter(there, pattern):
+        if not _matching(there, pattern):
             raise hub_errors.no_file(source.repo, pattern, info.sha)
     return Listing(source, info.sha, tuple(_remote_file(there[name]) for name in sorted(chosen)))
+
+
+def _matching(names: Iterable[str], pattern: str) -> list[str]:
+    """Those in the pattern's own folder: a star does not reach into another."""
+    return [name for name in fnmatch.filter(names, pattern) if name.count("/") == pattern.count("/")]
 
 
 def _remote_file(sibling: RepoSibling) -> RemoteFile:

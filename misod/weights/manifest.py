@@ -20,6 +20,7 @@ from misod.weights.check import naming
 
 MANIFEST, VERIFIED = "manifest.json", "verified.json"
 PARTS = ("config.json", "tokenizer.json", "codec/config.json", "codec/model.safetensors")  # and the model's weights
+TERNARY, TERNARY_PARTS = "ternary", ("config.json", "lm/config.json", "lm/tokenizer.json", "voices/voices.json")
 HASH_BYTES = 8 << 20
 SMALL_BYTES = 64 << 20  # a directory that is hashed in less time than a load takes gets no verified.json
 
@@ -43,7 +44,7 @@ class Manifest:
     @property
     def weights(self) -> list[str]:
         """The language model's files, in order."""
-        return sorted(path for path in self.files if path.startswith("model") and path.endswith(".safetensors"))
+        return sorted(filter(is_weights, self.files))
 
     @property
     def bytes(self) -> int:
@@ -54,6 +55,11 @@ class Manifest:
         """sha256 over the weights of model and codec: what a receipt calls the model by."""
         weights = [f"{path} {file.sha256}\n" for path, file in self.files.items() if path.endswith(".safetensors")]
         return hashlib.sha256("".join(sorted(weights)).encode()).hexdigest()
+
+
+def is_weights(path: str) -> bool:
+    """Whether a file of a model is the language model's."""
+    return path.removeprefix("lm/").startswith("model") and path.endswith(".safetensors")
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -67,7 +73,8 @@ def read_manifest(directory: Path) -> Manifest:
         raw = json.loads(data)
         files = {name: _file(name, entry) for name, entry in raw["files"].items()}
         manifest = Manifest(raw["model"], raw["precision"], dict(raw["source"]), raw["made_by"], files)
-    absent = [part for part in PARTS if part not in files] or ([] if manifest.weights else ["model.safetensors"])
+    parts = TERNARY_PARTS if manifest.precision == TERNARY else PARTS
+    absent = [part for part in parts if part not in files] or ([] if manifest.weights else ["model.safetensors"])
     if absent:
         raise ValueError(f"{path}: does not name {', '.join(absent)}")
     return manifest

@@ -16,6 +16,7 @@ from protocol import errors as codes
 from protocol.errors import Failure
 
 BUNDLED = "nano"
+UNPULLED = "put here by hand: it speaks, and nothing tells whether it is whole; `misoctl rm` it, then pull it"
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Entry:
     directory: Path
     manifest: Manifest | None
     problem: str = ""
+    damaged: bool = True  # where there is a problem; False: it was put there by hand, and speaks
 
 
 def bundled() -> Path:
@@ -78,6 +80,7 @@ def summary(entry: Entry, default: str) -> dict:
         "default": entry.name == default,
         "bundled": entry.name == BUNDLED,
         "problem": entry.problem or None,
+        "damaged": bool(entry.problem) and entry.damaged,
         "directory": str(entry.directory),
     }
 
@@ -146,9 +149,18 @@ def _entry(name: str, directory: Path) -> Entry:
     try:
         return Entry(name, directory, manifest.read_manifest(directory))
     except ValueError as error:
+        if not (directory / manifest.MANIFEST).exists() and _is_kitten(directory):
+            return Entry(name, directory, None, UNPULLED, damaged=False)
         return Entry(name, directory, None, str(error))
     except OSError as error:
         return Entry(name, directory, None, f"{error.filename}: {error.strerror}")
+
+
+def _is_kitten(directory: Path) -> bool:
+    try:
+        return json.loads((directory / "config.json").read_bytes())["type"] == "KITTEN2"
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _stored_as(name: str, quantization: Mapping[str, Affine]) -> dict:

@@ -50,7 +50,7 @@ def pull(request: Request, paths: Paths, memory_bytes: int, tell: Tell, bars: Te
     directory, source = origin(request.origin)
     with lock.changing(paths.models):
         manifest.mend(paths.models)
-        _sweep(paths.models)
+        sweep(paths.models)
         done = source and _already(paths.models, request, precision, source)
         if done:
             tell(f"{request.model} is here already, {precision} from {source.repo}; `misoctl rm {request.model}` first")
@@ -101,7 +101,7 @@ class Work:
         parts = Parts(directory, codec, tokenizer)
         with _as_failure(self.paths.models):
             need = convert.output_bytes(parts, self.precision, self.request.embeddings)
-        self._make_sure_of_room(0, need)
+        self.make_sure_of_room(0, need)
         return parts, {"repo": str(directory), "revision": None, "licence": None}
 
     def fetch(self, source: Source) -> tuple[Parts, dict]:
@@ -114,7 +114,7 @@ class Work:
         weights, codec, tokenizer = (each.directory(ours) for each in lists)
         todo = sorted(((each, file) for each in lists for file in each.files), key=lambda item: item[1].bytes)
         total, had = sum(each.bytes for each in lists), sum(fetch.bytes_of(*item, ours) for item in todo)
-        self._get([item for item in todo if item[1].path == "config.json"], record, None)
+        self.get([item for item in todo if item[1].path == "config.json"], record, None)
         here = f", {size(had)} of it here" if had else ""
         self.tell(f"{source.repo}, its codec and tokenizer: {size(total)}{here}")
         if source.smaller and not had:
@@ -122,11 +122,11 @@ class Work:
         with _as_failure(ours):
             args = layout.read_args(weights / "config.json")
         written = budget.disk_bytes(args, self.precision, self.request.embeddings) + lists[1].bytes + lists[2].bytes
-        self._make_sure_of_room(total - had, written, source.smaller)
-        self._get(todo, record, self.bars)
+        self.make_sure_of_room(total - had, written, source.smaller)
+        self.get(todo, record, self.bars)
         return Parts(weights, codec / CODEC_FILE, tokenizer / TOKENIZER.wanted[0]), provenance(lists)
 
-    def _get(self, wanted: list, record: Recorded, bars: TextIO | None) -> None:
+    def get(self, wanted: list, record: Recorded, bars: TextIO | None) -> None:
         """Have and check these (listing, file); what was got is recorded."""
         from misod.weights import fetch
 
@@ -151,7 +151,7 @@ class Work:
             self.tell("checking what was written")
             manifest.check(directory, anew=True)
 
-    def _make_sure_of_room(self, fetched: int, written: int, smaller: str | None = None) -> None:
+    def make_sure_of_room(self, fetched: int, written: int, smaller: str | None = None) -> None:
         """Both lie on the disk at once, for a while. Raises Failure saying how much to free, or what takes less."""
         need, free = int((fetched + written) * budget.SPARE), shutil.disk_usage(self.paths.models).free
         parts = f"{size(fetched)} to fetch and {size(written)} to write" if fetched else f"{size(written)} to write"
@@ -159,7 +159,8 @@ class Work:
         if need > free:
             why = f"{self.request.model} in {self.precision} needs {size(need)} on the disk of {self.paths.models}"
             cures = [f"free {size(need - free)}"]
-            cures += ["choose a smaller --precision"] if self.precision != budget.PRECISIONS[0] else []
+            smaller_there = self.precision in budget.PRECISIONS[1:]
+            cures += ["choose a smaller --precision"] if smaller_there else []
             cures += [f"fetch half as much with `--from {smaller}`"] if smaller else []
             raise Failure(codes.IO_ERROR, f"{why}, {size(free)} are free: {', or '.join(cures)}")
 
@@ -172,7 +173,7 @@ def provenance(lists: list) -> dict:
     return of
 
 
-def _sweep(models_dir: Path) -> None:
+def sweep(models_dir: Path) -> None:
     """Gigabytes that killed conversions and removals left: room that this pull may need."""
     for pattern in (".*.partial", ".*.removed"):
         for left in models_dir.glob(pattern):

@@ -25,7 +25,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Source:
-    """One repository. `wanted`: patterns of file names at its root; each but the optional ones must match a file."""
+    """One repository. `wanted`: patterns of its files' paths; each but the optional ones must match a file."""
 
     repo: str
     licence: str
@@ -86,5 +86,34 @@ TOKENIZER = Source(
     about_bytes=17_209_920,
 )
 
+# KittenTTS 2: the commit is the one that its maker's C++ port pins; the size is by its maker's words, digests are not
+# known. Of its codec, commit, size and sha256 are in the locks of public projects, all alike.
+KITTEN = Source(
+    repo="KittenML/kitten-tts-2",
+    revision="f2eee74f4467855ad58fe16f1fb7b7df473263fd",
+    licence="Stellon Labs Community License (LICENSE.md in the repository)",
+    wanted=(
+        "config.json",
+        "lm/config.json",
+        "lm/tokenizer.json",
+        "lm/model-ternary.safetensors",
+        "voices/*",
+        "speaker/*",
+    ),
+    optional=("LICENSE*", "lm/tokenizer_config.json", "decoders/*"),
+    about_bytes=1_150_000_000,
+)
+KITTEN_CODEC = Source(
+    repo="ResembleAI/chatterbox-turbo",
+    revision="749d1c1a46eb10492095d68fbcf55691ccf137cd",
+    licence="MIT",
+    wanted=("s3gen_meanflow.safetensors",),
+    about_bytes=1_064_875_036,
+    known={
+        "s3gen_meanflow.safetensors": Known(
+            1_064_875_036, "d65cb687a2ed581ee6cc297e919ffefa63386944f42364ae13b78a594945514f"
+        )
+    },
+)
+
 PULLABLE = ("miso", "kitten")
-WITHOUT_ENGINE = {"kitten": "KittenML/kitten-tts-2"}  # known by name, of no use to this version

@@ -17,6 +17,7 @@ import psutil
 from misod.weights import sources
 
 sources.CODEC = dataclasses.replace(sources.CODEC, known={})
+sources.KITTEN_CODEC = dataclasses.replace(sources.KITTEN_CODEC, known={})
 
 from misod.cli import main  # noqa: E402
 

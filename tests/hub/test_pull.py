@@ -3,10 +3,13 @@
 import json
 import re
 
-from double import sha256
+import numpy as np
+import pytest
+from double import Repo, sha256
 
 from misod.weights import sources
 from misod.weights.check import read_header
+from misod.weights.tensors import Writer
 from protocol import errors
 
 MISO, CODEC, TOKENIZER = sources.WEIGHTS[0], sources.CODEC, sources.TOKENIZER
@@ -165,7 +168,50 @@ def test_what_is_pinned_is_a_commit_and_what_is_known_a_digest():
     assert MISO.revision and CODEC.revision and CODEC.known and TOKENIZER.revision
 
 
-def test_pull_kitten_says_honestly_that_there_is_no_engine_for_it(home, hub):
-    line = home.refused(errors.UNAVAILABLE, "kitten")
-    assert "no engine yet" in line and sources.WITHOUT_ENGINE["kitten"] in line
-    assert not hub.requests
+KITTEN_FILES = {
+    "lm/config.json": b"{}", "lm/tokenizer.json": b"{}", "voices/voices.json": b"{}", "voices/bruno.npz": b"bruno",
+    "speaker/model.safetensors": b"who", "LICENSE.md": b"as they say", "lm/model.safetensors": b"full" * 9000,
+    "config.json": b'{"type": "KITTEN2", "lm_packed": "lm/model-ternary.safetensors"}',
+}  # fmt: skip
+
+
+@pytest.fixture
+def kittens(hub, tmp_path):
+    """A hub that has small kittens, too."""
+    path = tmp_path / "model-ternary.safetensors"
+    writer = Writer(path, {"model.norm.weight": ("F32", (3000,))})
+    writer.write(np.ones(3000, "<f4"))
+    writer.finish()
+    files = KITTEN_FILES | {"lm/model-ternary.safetensors": path.read_bytes()}
+    hub.repos[sources.KITTEN.repo] = Repo(files, sources.KITTEN.revision)
+    codec = {sources.KITTEN_CODEC.wanted[0]: b"codec" * 4000, "t3_turbo_v1.safetensors": b"not wanted"}
+    hub.repos[sources.KITTEN_CODEC.repo] = Repo(codec, sources.KITTEN_CODEC.revision)
+    return hub
+
+
+def test_pull_kitten_takes_what_was_published_under_a_manifest(home, kittens):
+    done = home.misod("pull", "kitten", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["precision"], told["source"], told["pulled"]) == ("ternary", sources.KITTEN.repo, True)
+    kept = home.contents("kitten")
+    assert kept["codec/s3gen_meanflow.safetensors"] == b"codec" * 4000 and kept["voices/bruno.npz"] == b"bruno"
+    assert "lm/model.safetensors" not in kept and "codec/t3_turbo_v1.safetensors" not in kept
+    assert not home.downloads.exists()
+    assert "all 10 files are as they were made" in home.misod("verify", "kitten").stderr
+    assert home.misod("list").stdout.splitlines()[1].split()[:2] == ["kitten", "ternary"]
+    assert "1 tensors in lm/model-ternary.safetensors" in home.misod("show", "kitten").stdout
+    sent = kittens.sent()
+    assert json.loads(home.misod("pull", "kitten", "--json").stdout)["pulled"] is False and kittens.sent() == sent
+    (home.models / "kitten" / "manifest.json").unlink()
+    assert "damaged" not in home.misod("list").stdout and "put here by hand" in home.misod("list").stdout
+    assert home.misod("rm", "kitten").returncode == 0 and not (home.models / "kitten").exists()
+
+
+def test_pull_kitten_refuses_what_is_for_miso_and_weights_of_another_kind(home, kittens):
+    assert "--precision is for miso" in home.refused(errors.USAGE, "kitten")
+    repo = kittens.repos[sources.KITTEN.repo]
+    repo.files["config.json"] = b'{"type": "KITTEN2", "default_weights": "full"}'
+    done = home.misod("pull", "-q", "kitten")
+    assert done.returncode == errors.BAD_DATA and "with packed weights" in done.stderr
+    assert not (home.models / "kitten").exists()
