@@ -36,7 +36,11 @@ def slug(_ctx, _param, name: str | None) -> str | None:
 
 def chosen(ctx, param, name: str | None) -> str | None:
     """The --voice of say: ? lists them, as macOS's say does, and Bruno is bruno."""
-    return name if name in (None, "?") else slug(ctx, param, name.lower())
+    if name in (None, "?"):
+        return name
+    from protocol import messages as m
+
+    return name.lower() if m.is_name(name.lower()) else slug(ctx, param, name)
 
 
 def list_all(model: str | None, as_json: bool = False) -> None:
