@@ -9,7 +9,7 @@ RETRY_S = 1
 
 # error on the wire -> status, and the field that it is about. The rest are failures of ours, or of misod's.
 STATUSES = {
-    "bad_value": (400, None),
+    "bad_value": (400, "voice"),  # a speaker that the model has not: the rest was looked at here
     "unspeakable": (400, "input"),
     "too_long": (400, "input"),
     "bad_voice": (400, "voice"),
@@ -31,7 +31,10 @@ class Refusal(Exception):
     def of(cls, failure: Failure) -> "Refusal":
         reached = 500 if failure.code or failure.exit_code not in UNREACHED else 503
         status, param = STATUSES.get(failure.code, (reached, None))
-        return cls(status, str(failure), param, failure.code or None)
+        message = (
+            failure.message if failure.code == "bad_value" else str(failure)
+        )  # that one's cure is an option of say
+        return cls(status, message, param, failure.code or None)
 
     @property
     def error(self) -> dict:

@@ -48,7 +48,8 @@ def http(port, host, token_file, print_token, names, quiet) -> None:
     \b
       misoctl http
       misoctl http --port 0 -q
-      export OPENAI_BASE_URL=http://localhost:7717/v1 OPENAI_API_KEY="$(misoctl http --print-token)"
+      export OPENAI_BASE_URL=http://localhost:7717/v1
+      export OPENAI_API_KEY="$(misoctl http --print-token)"
 
     Prints its URL once it takes requests: POST /v1/audio/speech, GET /v1/audio/voices, /v1/models, and /health, the
     one that needs no token. docs/http.md has the rest.
