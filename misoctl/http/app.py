@@ -71,7 +71,7 @@ class Guard:
             return Refusal(403, message, code="bad_host")
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         right = kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token)
-        if request.url.path != OPEN and not right:
+        if request.scope["path"] != OPEN and not right:
             message = "the header `Authorization: Bearer TOKEN` is missing or wrong: `misoctl http --print-token`"
             return Refusal(401, message, code="invalid_api_key")
         return None

@@ -1,5 +1,6 @@
 """The sockets, on the loopback only, and uvicorn on them until a signal comes."""
 
+import asyncio
 import contextlib
 import errno
 import logging
@@ -15,7 +16,7 @@ from misoctl.talk import tell
 from protocol import errors
 from protocol.errors import Failure
 
-STOP_S = 3  # for threads to see that they shall: misod's word comes each second
+STOP_S = 2  # for requests to see that they shall end: misod's word comes each second
 WANTED_FILES = 4096  # macOS gives 256
 
 
@@ -93,6 +94,13 @@ class _Server(uvicorn.Server):
         for number in self._captured_signals[:1]:
             signal.raise_signal(number)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """A client that takes nothing would be waited for."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)  # they learn of it
+        await super().shutdown(sockets)
+
     def handle_exit(self, number: int, frame) -> None:
         self._stopping.set()
         super().handle_exit(number, frame)
@@ -102,6 +110,6 @@ class _Faults(logging.Handler):
     """Of uvicorn's log, what an error of ours looks like: one line. The rest is about clients, whom we answer."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info and record.exc_info[1]:
-            fault = record.exc_info[1]
+        fault = record.exc_info and record.exc_info[1]
+        if fault and not isinstance(fault, asyncio.CancelledError):  # one that waits for misod to start, at our end
             tell(f"a request failed by a fault of misoctl's own: {type(fault).__name__}: {fault}")

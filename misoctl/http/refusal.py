@@ -17,7 +17,6 @@ STATUSES = {
     "no_model": (404, "model"),
     "busy": (503, None),
     "draining": (503, None),
-    "lost": (503, None),
 }
 UNREACHED = (errors.UNAVAILABLE, errors.TRY_AGAIN)  # misod, not its answer
 

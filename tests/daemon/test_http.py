@@ -161,7 +161,16 @@ def test_health_needs_no_token_and_holds_none(listener):
 
 
 WRONG = ["Bearer", "Bearer ", "Bearer wrong", "Basic {}", "{}", "Bearer {}x", "Bearer x{}", "Bearer {} {}"]
-PATHS = ["/v1/audio/speech", "/v1/models", "/v1/audio/voices", "/elsewhere", "//health", "/health/"]
+PATHS = [
+    "/v1/audio/speech",
+    "/v1/models",
+    "/v1/audio/voices",
+    "/elsewhere",
+    "//health",
+    "/health/",
+    "/health%3F",
+    "/health%23",
+]
 
 
 @pytest.mark.parametrize(("given", "path"), [*((given, PATHS[0]) for given in WRONG), *(("", path) for path in PATHS)])
@@ -366,6 +375,16 @@ def test_a_signal_ends_it_and_what_it_speaks(fake, number):
         code, _ = listener.stop(number)
         assert code == errors.SIGNALLED + number
     until(lambda: fake.traced("release"), "the row to be released")
+
+
+def test_a_signal_ends_it_where_a_client_reads_nothing(home):
+    home.fake(env={"FAKE_STEP_MS": "0"})
+    listener = Listener(home)
+    with listener.open(input=FOREVER), Raw(home) as raw:
+        until(lambda: raw.ping().parked, "all buffers to be full")
+        code, told = listener.stop(signal.SIGTERM)
+        assert code == errors.TERMINATED and told.count("\n") == 2, told  # where the token is, and the request
+        until(lambda: home.traced("release"), "the row to be released")
 
 
 @pytest.mark.parametrize("quiet", [False, True])
