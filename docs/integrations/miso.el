@@ -7,6 +7,8 @@
 
 ;;; Code:
 
+(require 'subr-x)
+
 (defgroup miso nil "Speech by miso." :group 'multimedia)
 
 (defcustom miso-program "misoctl"
@@ -48,7 +50,7 @@
   (interactive)
   (miso-speak-text (if (use-region-p)
                        (buffer-substring-no-properties (region-beginning) (region-end))
-                     (or (thing-at-point 'paragraph t) (user-error "No paragraph here")))))
+                     (string-trim (or (thing-at-point 'paragraph t) (user-error "No paragraph here"))))))
 
 ;;;###autoload
 (defun miso-speak-buffer ()
