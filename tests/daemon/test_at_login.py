@@ -106,6 +106,7 @@ def test_an_older_file_is_told_and_renewed(login):
 
 
 def test_variables_of_the_shell_are_told_to_stay_behind(login):
+    """ollama/ollama#1501: a daemon never sees them."""
     said = login.misoctl("service", "install", MISO_MAX_ROWS="3").stderr
     assert "MISO_MAX_ROWS of this shell does not reach the service: `misoctl config set max_rows 3`" in said
     login.misoctl("service", "uninstall")
