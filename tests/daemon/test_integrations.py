@@ -10,12 +10,15 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import termios
 import threading
 from pathlib import Path
 
 import pytest
 from harness import MISOCTL, lives, until
+
+from misoctl.cli import cli
 
 HERE = Path(__file__).parents[2] / "docs" / "integrations"
 TEXT = "It's \"so\", $H `ls` 'n' %d \\n na\u00efve \u2013 \u65e5 & done.\n# Go on."
@@ -422,6 +425,36 @@ def test_tmux(booth, terminal, stranger):
         until(lambda: not lives(player), "the player to end")
     finally:
         booth.run(*command[:3], "kill-server")
+
+
+# ---- a coding agent
+
+
+@pytest.mark.skipif(
+    "when" not in {p.name for p in cli.commands["say"].params}, reason="no speech floor in this misoctl"
+)
+@pytest.mark.parametrize("by", ["stdin", "argument"])
+def test_an_agents_notification(booth, by):
+    event = json.dumps({"hook_event_name": "Notification", "message": TEXT, "cwd": "/home/me/it's"})
+    hook = booth.path / "agent-notify"
+    shutil.copy(HERE / "agent-notify", hook)
+    done = booth.run(hook, input=event) if by == "stdin" else booth.run(hook, event)
+    assert (done.returncode, done.stderr) == (0, "")
+    booth.hears("it's: " + TEXT.split("\n")[0])
+    assert (booth.path / "arguments").read_text().strip() == "say -q --app agent --priority low --when drop"
+
+
+@pytest.mark.parametrize("event", ["", "[]", "no json", '{"cwd": 3}'])
+def test_an_event_that_is_none_is_one_line(booth, event):
+    done = booth.run(HERE / "agent-notify", input=event)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1 and not booth.heard()
+
+
+def test_an_agent_without_misoctl_is_told_so_in_one_line(booth):
+    done = booth.run(
+        sys.executable, HERE / "agent-notify", input='{"message": "x"}', env=booth.env | {"PATH": "/nowhere"}
+    )
+    assert done.returncode == 1 and "cannot run misoctl" in done.stderr and done.stderr.count("\n") == 1
 
 
 # ---- pages
