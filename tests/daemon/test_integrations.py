@@ -435,12 +435,13 @@ def test_tmux(booth, terminal, stranger):
 )
 @pytest.mark.parametrize("by", ["stdin", "argument"])
 def test_an_agents_notification(booth, by):
-    event = json.dumps({"hook_event_name": "Notification", "message": TEXT, "cwd": "/home/me/it's"})
+    message = f"By {by}: {TEXT}"  # two texts: the floor says one that the same app just said once
+    event = json.dumps({"hook_event_name": "Notification", "message": message, "cwd": "/home/me/it's"})
     hook = booth.path / "agent-notify"
     shutil.copy(HERE / "agent-notify", hook)
     done = booth.run(hook, input=event) if by == "stdin" else booth.run(hook, event)
     assert (done.returncode, done.stderr) == (0, "")
-    booth.hears("it's: " + TEXT.split("\n")[0])
+    booth.hears("it's: " + message.split("\n")[0])
     assert (booth.path / "arguments").read_text().strip() == "say -q --app agent --priority low --when drop"
 
 
