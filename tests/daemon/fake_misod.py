@@ -2,6 +2,7 @@
 
 FAKE_TRACE       a file: one line for each open, prefill, frame, release, close
 FAKE_STEP_MS     how long a step takes (default 2)
+FAKE_BIND_GATE   a fifo: with the lock taken, binding waits until somebody opened and closed it for writing
 FAKE_LOAD_GATE   a fifo: each load waits until somebody opened and closed it for writing
 FAKE_LOAD_ERROR  a file: while it exists a load fails with what it says
 FAKE_SLOW_S      in place of session.SLOW_S
@@ -26,6 +27,7 @@ import numpy as np
 from misod import cli as entry
 from misod import session
 from misod.engine import Chunk, Fault, Heard, Info, Memory, ModelError, PrefixRoom, Row, RowFault, Say
+from misod.router import Router
 from misod.style import PRESETS, Style, chosen
 from misod.voices import Segment
 from protocol import messages
@@ -151,4 +153,12 @@ if __name__ == "__main__":
     session.SLOW_S = float(os.environ.get("FAKE_SLOW_S") or session.SLOW_S)
     if version := os.environ.get("FAKE_VERSION"):
         messages.VERSION = tuple(int(part) for part in version.split("."))
+    if gate := os.environ.get("FAKE_BIND_GATE"):
+        bind_at_once = Router.__init__
+
+        def bind_late(self, *arguments) -> None:
+            Path(gate).read_bytes()
+            bind_at_once(self, *arguments)
+
+        Router.__init__ = bind_late
     entry.leave(entry.run(json.loads(sys.argv[1]), open_fake))

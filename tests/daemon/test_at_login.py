@@ -106,6 +106,7 @@ def test_an_older_file_is_told_and_renewed(login):
 
 
 def test_variables_of_the_shell_are_told_to_stay_behind(login):
+    """ollama/ollama#1501: a daemon never sees them."""
     said = login.misoctl("service", "install", MISO_MAX_ROWS="3").stderr
     assert "MISO_MAX_ROWS of this shell does not reach the service: `misoctl config set max_rows 3`" in said
     login.misoctl("service", "uninstall")
@@ -141,3 +142,64 @@ def test_a_misspelt_variable_is_told_to_who_starts_the_daemon(home):
 def test_a_setting_that_is_written_says_when_it_holds(fake):
     assert "at its next start" in fake.misoctl("config", "set", "max_rows", "3").stderr
     assert fake.misoctl("config", "set", "max_rows", "3", "-q").stderr == ""
+
+
+# ---- the first `say` after boot
+
+
+@pytest.fixture
+def booting(home):
+    """The service's misod, early: it holds its lock, and neither its socket nor its model is there."""
+    for name in ("FAKE_BIND_GATE", "FAKE_LOAD_GATE"):
+        home.env[name] = str(home.path / name)
+        os.mkfifo(home.env[name])
+    home.env["FAKE_LOAD_ERROR"] = str(home.path / "error")  # not there, but in one test
+    home.service = home.fake(ready=False)
+    until(home.lock_pid, "the service to take its lock")
+    return home
+
+
+def first_say(home) -> subprocess.Popen:
+    say = home.misoctl_process("say", "-o", str(home.path / "a.wav"), "two words", text=True)
+    assert say.stderr.readline() == "misoctl: starting misod\n"
+    return say
+
+
+def go_on(home, gate: str) -> None:
+    (home.path / gate).write_bytes(b"")
+
+
+def test_a_say_while_the_service_starts_waits_for_its_socket_and_its_model(booting):
+    say = first_say(booting)
+    go_on(booting, "FAKE_BIND_GATE")
+    assert say.stderr.readline() == "misoctl: loading the model\n"
+    go_on(booting, "FAKE_LOAD_GATE")
+    assert say.wait(30) == errors.OK and say.stderr.read() == ""
+    assert booting.lock_pid() == booting.service.pid and booting.traced("prefill two words") == 1
+
+
+def test_a_model_that_the_service_cannot_load_is_the_reason_that_is_told(booting):
+    say = first_say(booting)
+    go_on(booting, "FAKE_BIND_GATE")
+    assert say.stderr.readline() == "misoctl: loading the model\n"
+    (booting.path / "error").write_text("x.safetensors: 3 tensors are missing")
+    go_on(booting, "FAKE_LOAD_GATE")
+    assert say.wait(30) == errors.SOFTWARE
+    said = say.stderr.read()
+    assert "x.safetensors: 3 tensors are missing" in said and said.count("\n") == 1
+    assert not list(booting.path.glob("*.wav*"))
+
+
+def test_a_say_whose_service_dies_before_it_answers_starts_a_misod_of_its_own(booting):
+    say = first_say(booting)
+    booting.service.kill()
+    assert say.wait(30) == errors.OK, say.stderr.read()
+    assert booting.lock_pid() != booting.service.pid
+
+
+def test_a_say_where_no_misod_can_start_tells_why_in_one_line(home):
+    (home.path / "config.toml").write_text("max_rows = 'many'")
+    say = first_say(home)
+    assert say.wait(30) == errors.BAD_CONFIG
+    said = say.stderr.read()
+    assert "cannot start misod: max_rows in" in said and said.count("\n") == 1 and not (home.path / "a.wav").exists()

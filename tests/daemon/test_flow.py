@@ -26,6 +26,7 @@ def frames_after(home, text: str, event) -> int:
 
 
 def test_a_client_killed_mid_stream_loses_its_row_within_two_frames(home):
+    """kyutai-labs/pocket-tts#238, Blaizzy/mlx-audio#652: it was spoken to the end, for nobody."""
     home.fake(env={"FAKE_STEP_MS": "80"})
     say = home.misoctl_process("say", "--raw", FOREVER, stdout=subprocess.PIPE)
     say.stdout.read(3840)

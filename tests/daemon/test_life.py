@@ -51,6 +51,7 @@ def test_say_starts_the_daemon_and_the_next_finds_it_warm(home):
 
 
 def test_start_stop_and_no_daemon(home):
+    """zeromq/pyzmq#102, #153: with no daemon a client must not hang."""
     assert home.misoctl("start").returncode == errors.OK
     status = json.loads(home.misoctl("status", "--json").stdout)
     assert (status["state"], status["model"], status["requests"]) == ("ready", "nano", 0)
@@ -71,6 +72,7 @@ def test_version_names_both_sides(fake):
 
 
 def test_a_second_daemon_names_the_first(fake):
+    """zeromq/libzmq#2059, pyzmq#209: a second bind steals the socket."""
     second = fake.fake(ready=False)
     assert ended(second) == errors.TRY_AGAIN
     assert f"already running, pid {fake.daemon.pid}" in fake.stderr.read_text()
@@ -128,6 +130,7 @@ def test_killed_two_hundred_times_it_starts_again(home):
 
 
 def test_a_file_at_the_socket_path_is_refused_and_kept(home):
+    """smg-project/smg#2076: a bind deletes it."""
     home.run.mkdir(mode=0o700)
     home.socket.write_text("mine")
     assert ended(home.fake(ready=False)) == errors.NO_PERMISSION
@@ -344,6 +347,8 @@ def test_a_speaking_or_parked_row_keeps_the_model(home):
 
 
 def test_a_quiet_daemon_does_not_wake(fake):
+    """raullenchai/Rapid-MLX#265: idle polling."""
+
     def wakes() -> int:
         total = 0
         for task in os.listdir(f"/proc/{fake.daemon.pid}/task"):

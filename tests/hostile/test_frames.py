@@ -211,6 +211,7 @@ def test_text_with_zeros_newlines_and_escapes_is_only_text(one):
 
 
 def test_a_message_over_the_limit_cuts_off_its_sender_only(one):
+    """msgpack/msgpack-python#360: sizes are capped, and the daemon lives."""
     with Raw(one) as big, Raw(one) as other:
         other.say(1, "last 39")
         other.until(m.Pcm)

@@ -69,6 +69,7 @@ def test_each_value_is_shown_with_its_origin(config, file):
 
 
 def test_an_unknown_variable_is_told_with_the_near_miss(config):
+    """ollama/ollama#4973: a misspelt one was ignored."""
     done = config(MISO_MAX_ROW="3", MISO_ZZZ="x")
     assert done.returncode == 0
     assert "MISO_MAX_ROW means nothing to miso; did you mean MISO_MAX_ROWS?" in done.stderr

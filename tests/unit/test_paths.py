@@ -145,6 +145,7 @@ def home_with_socket_of(length: int) -> Path:
 
 
 def test_a_socket_path_is_kept_up_to_what_sockaddr_un_holds_and_short_beyond():
+    """zeromq/pyzmq#203: beyond it, a bare error."""
     fits = p.find_paths({"MISO_HOME": str(home_with_socket_of(p.SUN_PATH_BYTES))})
     assert len(os.fsencode(fits.socket)) == p.SUN_PATH_BYTES
     assert fits.run == fits.home / "run"

@@ -2,10 +2,11 @@
 
 import fcntl
 import signal
+import socket
 
 import pytest
 
-from misoctl import start
+from misoctl import client, start
 from protocol import errors
 from protocol.errors import Failure
 from protocol.paths import Paths, make_private
@@ -53,3 +54,14 @@ def test_the_file_of_last_words_does_not_grow_for_ever(paths, monkeypatch):
         start._rotate(paths.stderr)
         assert paths.stderr.exists() == left
     assert paths.stderr.with_suffix(".stderr.1").stat().st_size == 11
+
+
+def test_one_that_listens_and_never_answers_is_given_up(paths, monkeypatch):
+    """zeromq/pyzmq#102, #153: the client waits for ever. A daemon that is stopped looks like this."""
+    monkeypatch.setattr(client, "ANSWER_S", 0.3)
+    with socket.socket(socket.AF_UNIX) as dumb:
+        dumb.bind(str(paths.socket))
+        dumb.listen()
+        with pytest.raises(Failure, match="did not answer") as caught:
+            start.connect(paths, True, lambda _line: None)
+    assert caught.value.exit_code == errors.UNAVAILABLE and caught.value.next_step
