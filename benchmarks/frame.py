@@ -1,6 +1,6 @@
 """The frame: milliseconds at the 8B's shapes or with the bundled voice, and what the host must build for it. No codec.
 
-  python -m benchmarks.frame [--nano] [--layers N] [--rows 1 2 4 8] [--rounds N] [--against DIR]
+  python -m benchmarks.frame [--nano] [--layers N] [--rows 1 2 4 8] [--rounds N] [--plain] [--against DIR]
   python -m benchmarks.frame --count [--rows ...] [--against DIR]
 
 A round times some frames of each case, one case after the other; what is printed is the median over the rounds and the
@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -32,6 +32,7 @@ from unittest.mock import patch
 import mlx.core as mx
 from mlx.utils import tree_map
 
+from misod.miso import cuda
 from misod.miso.cache import KVCache, RowsCache
 from misod.miso.load import load_model, read_config
 from misod.miso.model import Model
@@ -190,7 +191,8 @@ def serve(a: argparse.Namespace) -> None:
         for _ in sys.stdin:
             print(json.dumps([counts(name, model, *case) for name, case in named.items()]), flush=True)
         return
-    model = chosen_model(a)
+    with patch.object(cuda, "is_here", lambda: False) if a.plain else nullcontext():  # asked as the model is prepared
+        model = chosen_model(a)
     cases = [Case(name, model, *case) for name, case in named.items()]
     for case in cases:
         print(f"warm: {case.name}, {case.run(FRAMES):.1f} ms a frame at first", file=sys.stderr)
@@ -234,6 +236,7 @@ def main() -> None:
     p.add_argument("--rounds", type=int, default=12)
     p.add_argument("--rows", type=int, nargs="*", default=[1, 2, 4, 8])
     p.add_argument("--count", action="store_true")
+    p.add_argument("--plain", action="store_true", help="without misod/miso/cuda.py")
     p.add_argument("--against", type=Path)
     p.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     a = p.parse_args()

@@ -5,13 +5,14 @@ Attention, MLP, Layer, Transformer, Model. Any dims come from config.json (misod
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from types import EllipsisType
 
 import mlx.core as mx
 import mlx.nn as nn
 
+from misod.miso import cuda
 from misod.miso.cache import KVCache, RowsCache
 from misod.weights.dims import ModelArgs, TransformerArgs
 from misod.weights.plan import Affine, Quantization
@@ -40,10 +41,10 @@ class RMSNorm(nn.Module):
     def __init__(self, dim: int, eps: float):
         super().__init__()
         self.scale = mx.ones((dim,))
-        self._eps = eps
+        self.eps = eps
 
     def bound(self) -> Unary:
-        scale, eps = self.scale, self._eps
+        scale, eps = self.scale, self.eps
         return lambda x: mx.fast.rms_norm(x, scale, eps)  # accumulates in fp32
 
 
@@ -134,7 +135,7 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(width, args.num_kv_heads * head_dim, bias=False)
         self.v_proj = nn.Linear(width, args.num_kv_heads * head_dim, bias=False)
         self.output_proj = nn.Linear(args.num_heads * head_dim, width, bias=False)
-        self._scale = head_dim**-0.5
+        self.scale = head_dim**-0.5
 
     def prepare(self) -> None:
         self._qkv = fused(self, ["q_proj", "k_proj", "v_proj"], "qkv_proj")
@@ -142,7 +143,7 @@ class Attention(nn.Module):
 
     def __call__(self, x: mx.array, h: mx.array, layer: int, cache: KVCache | RowsCache, turn: Turn) -> mx.array:
         """x and what it is added to, h the same, normed: (B, T, D) or, at T = 1, (B, D)."""
-        y = cache.attend(layer, *turn(self._qkv(h)), self._scale)  # (B, H, T, d)
+        y = cache.attend(layer, *turn(self._qkv(h)), self.scale)  # (B, H, T, d)
         if x.ndim == 3:
             y = y.swapaxes(1, 2)
         return self._add_output(x, y.reshape(*x.shape[:-1], -1))
@@ -194,6 +195,19 @@ class Layer(nn.Module):
         return self._run(x, layer, cache, turn)
 
 
+def few_rows(layer: Layer) -> Callable:
+    """The layer for one position of at most cuda.MAX_ROWS rows."""
+    qkv, add_output, gate_up, add_down = cuda.products(layer)
+    scale = layer.attn.scale
+
+    def run(x: mx.array, number: int, cache: KVCache | RowsCache, turn: Turn) -> mx.array:
+        y = cache.attend(number, *turn(qkv(x)), scale)  # (B, H, 1, d)
+        x = add_output(y.reshape(x.shape[0], -1), x)
+        return add_down(gate_up(x), x)
+
+    return run
+
+
 class Transformer(nn.Module):
     """`kept`: how many of the first positions every frame comes to anew."""
 
@@ -201,21 +215,23 @@ class Transformer(nn.Module):
         super().__init__()
         self.layers = [Layer(args) for _ in range(args.num_layers)]
         self.norm = RMSNorm(args.embed_dim, args.norm_eps)
-        self._rope = Rope(args, kept)
+        self.rope = Rope(args, kept)
 
     def prepare(self) -> None:
         for layer in self.layers:
             layer.prepare()
             mx.clear_cache()  # of what was fused: else there are two copies of the model
-        self._steps, self._norm = tuple(self.layers), self.norm.bound()
+        self._norm = self.norm.bound()
+        self._steps = tuple(self.layers)
+        self._few = tuple(map(few_rows, self.layers)) if cuda.serves(self.layers) else self._steps
 
     def __call__(self, x: mx.array, cache: KVCache | RowsCache) -> mx.array:
         """x (B, T, D), or (B, D), at the cache's offset -> the normed hidden state of the last position (B, D)."""
         if x.ndim == 3 and x.shape[1] == 1:
             x = x[:, 0]  # (B, D): no flattening around every product
         T = x.shape[1] if x.ndim == 3 else 1
-        turn = self._rope.at(cache.offset, T, x.shape[0], x.dtype)
-        for i, layer in enumerate(self._steps):
+        turn = self.rope.at(cache.offset, T, x.shape[0], x.dtype)
+        for i, layer in enumerate(self._few if x.ndim == 2 and len(x) <= cuda.MAX_ROWS else self._steps):
             x = layer(x, i, cache, turn)
         cache.advance(T)
         return self._norm(x if x.ndim == 2 else x[:, -1])
@@ -272,12 +288,15 @@ class PackedHeads(nn.Module):
 
     def __init__(self, shape: tuple[int, int, int], how: Affine):
         super().__init__()
-        self._how = asdict(how)
-        self.weight, self.scales, self.biases = mx.quantize(mx.zeros(shape).swapaxes(1, 2), **self._how)
+        self.mode, self.bits, self.group_size = "affine", how.bits, how.group_size
+        self.weight, self.scales, self.biases = mx.quantize(mx.zeros(shape).swapaxes(1, 2), **asdict(how))
+
+    def matrices(self) -> Iterator[tuple[mx.array, mx.array, mx.array]]:
+        """weight, scales and biases of each."""
+        return zip(*(parted(array) for array in (self.weight, self.scales, self.biases)), strict=True)
 
     def bound(self) -> list[Unary]:
-        parts = (parted(array) for array in (self.weight, self.scales, self.biases))
-        return [packed_product(*matrix, **self._how) for matrix in zip(*parts, strict=True)]
+        return [packed_product(*matrix, self.bits, self.group_size) for matrix in self.matrices()]
 
 
 def dense_product(matrix: mx.array) -> Unary:
@@ -330,6 +349,10 @@ class Model(nn.Module):
         self.decoder.prepare()
         self._tabulate()
         self.bind()
+        args, K = self.args.decoder, self.args.audio_num_codebooks
+        self._depth = None
+        if cuda.serves(self.decoder.layers) and K <= cuda.MAX_POSITIONS:
+            self._depth = cuda.Depth(self.decoder.layers, args, self.decoder.rope.theta)
 
     def bind(self) -> None:
         """Anew where the heads' arrays were replaced."""
@@ -337,6 +360,15 @@ class Model(nn.Module):
         self._project = bound(self.projection)
         rest = heads.bound() if packed else map(dense_product, parted(heads))
         self._heads = bound(self.codebook0_head), *rest
+        self._few_heads = (self._heads[0], *self._heads_after_norm())
+
+    def _heads_after_norm(self) -> list[Unary]:
+        """The decoder's norm, and then a head."""
+        norm, heads = self.decoder.norm, self.audio_head
+        if isinstance(heads, PackedHeads) and cuda.is_here() and cuda.reads(heads):
+            return [cuda.packed_product(*matrix, heads.bits, norm) for matrix in heads.matrices()]
+        after = norm.bound()
+        return [lambda x, head=head: head(after(x)) for head in self._heads[1:]]
 
     def _tabulate(self) -> None:
         """projection(audio_embeddings), K times (V, Dd), in the type the embeddings are stored in, a few rows at a time
@@ -387,17 +419,31 @@ class Model(nn.Module):
 
         `draw` picks a code from each codebook's logits. The depth decoder's cache lives for this frame.
         """
-        cache = KVCache(self.args.decoder.num_layers, block=self.args.audio_num_codebooks)
-        heads = self._heads
-        logits = [heads[0](last_h)]  # (B, V)
+        begin = self._few_at_depth if self._depth and len(last_h) <= cuda.MAX_ROWS else self._at_depth
+        logits = [self._heads[0](last_h)]  # (B, V)
         codes = [draw(0, logits[0])]
-        x = mx.stack([self._project(last_h), self._depth_input(0, codes[0])], axis=1)  # (B, 2, Dd)
+        step = begin(self._project(last_h))
         for k in range(1, self.args.audio_num_codebooks):
-            logits.append(heads[k](self.decoder(x, cache)))
+            logits.append(step(k, self._depth_input(k - 1, codes[k - 1])))
             codes.append(draw(k, logits[k]))
-            x = self._depth_input(k, codes[k])  # (B, Dd)
         every = mx.concatenate(logits, axis=1)
         return mx.stack(codes, axis=1), (every - every == 0).all(axis=1)  # neither NaN nor infinity less itself is 0
+
+    def _at_depth(self, first: mx.array) -> Callable[[int, mx.array], mx.array]:
+        """A frame of the depth decoder: (codebook k, what it reads (B, Dd)) -> logits (B, V), after `first`."""
+        cache = KVCache(self.args.decoder.num_layers, block=self.args.audio_num_codebooks)
+
+        def step(k: int, x: mx.array) -> mx.array:
+            x = mx.stack([first, x], axis=1) if k == 1 else x  # two positions at once
+            return self._heads[k](self.decoder(x, cache))
+
+        return step
+
+    def _few_at_depth(self, first: mx.array) -> Callable[[int, mx.array], mx.array]:
+        """The same for a few rows on an NVIDIA GPU."""
+        past = [None] * self.args.decoder.num_layers
+        self._depth.step(first, past)
+        return lambda k, x: self._few_heads[k](self._depth.step(x, past))
 
     def _depth_input(self, k: int, codes: mx.array) -> mx.array:
         """projection of codebook k's embeddings of codes (B,) -> (B, Dd)."""
