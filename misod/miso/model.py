@@ -12,7 +12,9 @@ from types import EllipsisType
 import mlx.core as mx
 import mlx.nn as nn
 
-from misod.miso import cuda
+from misod import cuda
+from misod.cuda import Packed
+from misod.miso import few_rows
 from misod.miso.cache import KVCache, RowsCache
 from misod.weights.dims import ModelArgs, TransformerArgs
 from misod.weights.plan import Affine, Quantization
@@ -195,9 +197,9 @@ class Layer(nn.Module):
         return self._run(x, layer, cache, turn)
 
 
-def few_rows(layer: Layer) -> Callable:
+def of_few_rows(layer: Layer) -> Callable:
     """The layer for one position of at most cuda.MAX_ROWS rows."""
-    qkv, add_output, gate_up, add_down = cuda.products(layer)
+    qkv, add_output, gate_up, add_down = few_rows.products(layer)
     scale = layer.attn.scale
 
     def run(x: mx.array, number: int, cache: KVCache | RowsCache, turn: Turn) -> mx.array:
@@ -223,7 +225,7 @@ class Transformer(nn.Module):
             mx.clear_cache()  # of what was fused: else there are two copies of the model
         self._norm = self.norm.bound()
         self._steps = tuple(self.layers)
-        self._few = tuple(map(few_rows, self.layers)) if cuda.serves(self.layers) else self._steps
+        self._few = tuple(map(of_few_rows, self.layers)) if few_rows.serves(self.layers) else self._steps
 
     def __call__(self, x: mx.array, cache: KVCache | RowsCache) -> mx.array:
         """x (B, T, D), or (B, D), at the cache's offset -> the normed hidden state of the last position (B, D)."""
@@ -288,7 +290,7 @@ class PackedHeads(nn.Module):
 
     def __init__(self, shape: tuple[int, int, int], how: Affine):
         super().__init__()
-        self.mode, self.bits, self.group_size = "affine", how.bits, how.group_size
+        self.bits, self.group_size = how.bits, how.group_size
         self.weight, self.scales, self.biases = mx.quantize(mx.zeros(shape).swapaxes(1, 2), **asdict(how))
 
     def matrices(self) -> Iterator[tuple[mx.array, mx.array, mx.array]]:
@@ -351,8 +353,8 @@ class Model(nn.Module):
         self.bind()
         args, K = self.args.decoder, self.args.audio_num_codebooks
         self._depth = None
-        if cuda.serves(self.decoder.layers) and K <= cuda.MAX_POSITIONS:
-            self._depth = cuda.Depth(self.decoder.layers, args, self.decoder.rope.theta)
+        if few_rows.serves(self.decoder.layers) and K <= few_rows.MAX_POSITIONS:
+            self._depth = few_rows.Depth(self.decoder.layers, args, self.decoder.rope.theta)
 
     def bind(self) -> None:
         """Anew where the heads' arrays were replaced."""
@@ -365,8 +367,9 @@ class Model(nn.Module):
     def _heads_after_norm(self) -> list[Unary]:
         """The decoder's norm, and then a head."""
         norm, heads = self.decoder.norm, self.audio_head
-        if isinstance(heads, PackedHeads) and cuda.is_here() and cuda.reads(heads):
-            return [cuda.packed_product(*matrix, heads.bits, norm) for matrix in heads.matrices()]
+        if isinstance(heads, PackedHeads) and cuda.is_here() and Packed.of(heads):
+            how = heads.bits, heads.group_size
+            return [cuda.product(Packed(*matrix, *how), norm=(norm.scale, norm.eps)) for matrix in heads.matrices()]
         after = norm.bound()
         return [lambda x, head=head: head(after(x)) for head in self._heads[1:]]
 

@@ -9,7 +9,8 @@ import pytest
 from mlx import nn
 
 from benchmarks.frame import random_model
-from misod.miso import cuda
+from misod import cuda
+from misod.cuda import Packed, product
 from misod.miso.cache import KVCache, RowsCache
 from misod.miso.model import Model, RMSNorm
 from misod.weights.dims import MISO_8B
@@ -17,10 +18,10 @@ from misod.weights.dims import MISO_8B
 pytestmark = pytest.mark.skipif(not cuda.is_here(), reason="needs MLX on an NVIDIA GPU")
 
 
-def packed(N: int, K: int, bits: int) -> nn.Module:
+def packed(N: int, K: int, bits: int, group: int = 64) -> nn.Module:
     layer = nn.Linear(K, N, bias=False)
     layer.weight = (mx.random.normal((N, K)) * 0.02).astype(mx.bfloat16)
-    return nn.QuantizedLinear.from_linear(layer, 64, bits)
+    return nn.QuantizedLinear.from_linear(layer, group, bits)
 
 
 def exact(layer: nn.Module, x: mx.array) -> mx.array:
@@ -37,7 +38,12 @@ def error(got: mx.array, wanted: mx.array) -> float:
 @pytest.mark.parametrize(("N", "K"), [(2304, 1536), (1536, 6912), (2051, 1536), (28_672, 4096), (48, 64)])
 def test_a_product_is_the_plain_one(N, K, bits, rows):
     layer, x = packed(N, K, bits), mx.random.normal((rows, K)).astype(mx.bfloat16)
-    assert error(cuda.product(layer)(x), exact(layer, x.astype(mx.float32))) < 3e-3
+    assert error(product(Packed.of(layer))(x), exact(layer, x.astype(mx.float32))) < 3e-3
+
+
+def test_a_product_in_groups_of_128():
+    layer, x = packed(2304, 1536, 4, group=128), mx.random.normal((3, 1536)).astype(mx.bfloat16)
+    assert error(product(Packed.of(layer))(x), exact(layer, x.astype(mx.float32))) < 3e-3
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -47,11 +53,11 @@ def test_what_stands_before_and_after_a_product(bits):
     norm.scale = mx.random.uniform(0.5, 2, (1536,)).astype(mx.bfloat16)
     wide = x.astype(mx.float32)
     normed = mx.fast.rms_norm(wide, norm.scale.astype(mx.float32), 1e-5)
-    assert error(cuda.product(layer, norm=norm)(x), exact(layer, normed)) < 6e-3
+    assert error(product(Packed.of(layer), norm=(norm.scale, 1e-5))(x), exact(layer, normed)) < 6e-3
     gate, up = mx.split(exact(layer, normed), 2, axis=-1)
-    assert error(cuda.product(layer, norm=norm, gated=True)(x), gate * mx.sigmoid(gate) * up) < 6e-3
+    assert error(product(Packed.of(layer), norm=(norm.scale, 1e-5), gated=True)(x), gate * mx.sigmoid(gate) * up) < 6e-3
     more = mx.random.normal((5, 512)).astype(mx.bfloat16)
-    assert error(cuda.product(layer, added=True)(x, more), exact(layer, wide) + more) < 3e-3
+    assert error(product(Packed.of(layer), added=True)(x, more), exact(layer, wide) + more) < 3e-3
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +80,6 @@ def caches(model: Model, rows: int) -> RowsCache:
 
 
 def test_a_position_of_the_backbone_and_a_frame_are_the_plain_ones(models):
-    kernels, plain = models
     x = mx.random.normal((4, 1, MISO_8B.backbone.embed_dim), key=mx.random.key(9)).astype(mx.bfloat16)
     got, wanted = (model.read(x, caches(model, 4)) for model in models)
     assert error(got, wanted.astype(mx.float32)) < 2e-2
