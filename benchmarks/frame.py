@@ -172,7 +172,7 @@ def first_sound_ms(model: Model, mimi: Mimi) -> float:
     x = model.embed_prompt(tokens, mx.arange(args.audio_num_codebooks + 1)[None] == args.audio_num_codebooks)
     last_h = model.read(x, model.new_cache())
     noise = draw_noise([mx.random.key(0)], args.audio_num_codebooks, args.audio_vocab_size)
-    codes, _ = model.frame(last_h, Sampler([Settings(0.9, 50)], noise, mimi.config.bins))
+    codes, _ = model.frame(last_h, Sampler([Settings(0.9, 50)], noise, args.audio_vocab_size - 3))
     pcm, _ = mimi.step(codes[:, :, None], mimi.new_state())
     mx.eval(pcm)
     return (time.perf_counter() - began_s) * 1e3

@@ -71,8 +71,8 @@ __device__ inline float low(unsigned pair) { return __uint_as_float(pair << 16);
 __device__ inline float high(unsigned pair) { return __uint_as_float(pair & 0xFFFF0000); }
 """
 
-# x (B <= 8, K) times w (N, K) of BITS bits in groups of GROUP. A block makes 16 rows of w in each of its TILES, each
-# of its warps a share of K. GATED: silu of rows n times rows n + N / 2. The norm's factor, the same along K, comes last.
+# x (B <= 8, K) times w (N, K) of BITS bits in groups of GROUP. A block takes 16 rows of w in each of its TILES, each of
+# its warps a share of K. GATED: silu of rows n times rows n + N / 2. The norm's factor, the same along K, comes last.
 PRODUCT = """
   constexpr int GROUPS = K / GROUP, OUT = GATED ? N / 2 : N, MADE = GATED ? 16 : 16 * TILES;
   using Load = typename Digits<BITS>::Load;

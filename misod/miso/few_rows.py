@@ -95,20 +95,13 @@ def depth_attention(heads: int, kv_heads: int, head_dim: int, theta: mx.array) -
     return run
 
 
-def serves(layers: list) -> bool:
-    """Whether these layers of misod.miso.model, prepared, can take their steps here."""
-    return cuda.is_here() and all(Packed.of(part) for layer in layers for part in parts(layer))
-
-
-def parts(layer) -> tuple:
-    """q, k and v; output; gate and up; down."""
-    return layer.attn.get("qkv_proj"), layer.attn.output_proj, layer.mlp.get("w13"), layer.mlp.w2
-
-
-def products(layer) -> tuple[Callable, Callable, Callable, Callable]:
-    """norm, q, k and v; output and sum; norm, gate and up; down and sum."""
-    qkv, output, gate_up, down = map(Packed.of, parts(layer))
+def products(layer) -> tuple[Callable, Callable, Callable, Callable] | None:
+    """Of a layer of misod.miso.model, prepared: norm, q, k and v; output and sum; norm, gate and up; down and sum."""
+    parts = layer.attn.get("qkv_proj"), layer.attn.output_proj, layer.mlp.get("w13"), layer.mlp.w2
+    if not cuda.is_here() or not all(packed := [Packed.of(part) for part in parts]):
+        return None
     before, between = ((norm.scale, norm.eps) for norm in (layer.sa_norm, layer.mlp_norm))
+    qkv, output, gate_up, down = packed
     return (
         product(qkv, norm=before),
         product(output, added=True),
@@ -117,14 +110,47 @@ def products(layer) -> tuple[Callable, Callable, Callable, Callable]:
     )
 
 
-class Depth:
-    """The depth decoder, position by position, its K and V in what each step returns."""
+def step_of(layer) -> Callable | None:
+    """The layer for one position of at most MAX_ROWS rows, x (B, D); None where that is not served here."""
+    if not (launches := products(layer)):
+        return None
+    (qkv, add_output, gate_up, add_down), scale = launches, layer.attn.scale
 
-    def __init__(self, layers: list, args: TransformerArgs, theta: mx.array):
-        self._layers = [products(layer) for layer in layers]
+    def step(x: mx.array, number: int, cache, turn: Callable) -> mx.array:
+        y = cache.attend(number, *turn(qkv(x)), scale)  # (B, H, 1, d)
+        x = add_output(y.reshape(x.shape[0], -1), x)
+        return add_down(gate_up(x), x)
+
+    return step
+
+
+class Depth:
+    """The depth decoder over a frame, its K and V in what each position returns."""
+
+    def __init__(self, layers: list[tuple], heads: list[Callable], args: TransformerArgs, theta: mx.array):
+        self._layers, self._heads = layers, heads
         self._attend = depth_attention(args.num_heads, args.num_kv_heads, args.head_dim, theta)
 
-    def step(self, x: mx.array, past: list[mx.array | None]) -> mx.array:
+    @classmethod
+    def of(cls, model) -> "Depth | None":
+        """Of a misod.miso.model.Model, prepared; None where it is not served here."""
+        decoder, heads = model.decoder, model.audio_head
+        layers = [products(layer) for layer in decoder.layers]
+        if not all(layers) or model.args.audio_num_codebooks > MAX_POSITIONS or not hasattr(heads, "matrices"):
+            return None
+        matrices = [Packed(*matrix, heads.bits, heads.group_size) for matrix in heads.matrices()]
+        if not all(matrix.fits for matrix in matrices):
+            return None
+        after = [product(matrix, norm=(decoder.norm.scale, decoder.norm.eps)) for matrix in matrices]
+        return cls(layers, after, model.args.decoder, decoder.rope.theta)
+
+    def begin(self, first: mx.array) -> Callable[[int, mx.array], mx.array]:
+        """See misod.miso.model.Model.at_depth."""
+        past = [None] * len(self._layers)
+        self._step(first, past)
+        return lambda k, x: self._heads[k - 1](self._step(x, past))
+
+    def _step(self, x: mx.array, past: list[mx.array | None]) -> mx.array:
         """x (B, Dd) -> the last layer's output (B, Dd), not normed; `past`, of each layer, is moved on."""
         for i, (qkv, add_output, gate_up, add_down) in enumerate(self._layers):
             y, past[i] = self._attend(qkv(x), past[i])

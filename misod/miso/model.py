@@ -12,8 +12,7 @@ from types import EllipsisType
 import mlx.core as mx
 import mlx.nn as nn
 
-from misod import cuda
-from misod.cuda import Packed
+from misod.cuda import MAX_ROWS
 from misod.miso import few_rows
 from misod.miso.cache import KVCache, RowsCache
 from misod.weights.dims import ModelArgs, TransformerArgs
@@ -197,19 +196,6 @@ class Layer(nn.Module):
         return self._run(x, layer, cache, turn)
 
 
-def of_few_rows(layer: Layer) -> Callable:
-    """The layer for one position of at most cuda.MAX_ROWS rows."""
-    qkv, add_output, gate_up, add_down = few_rows.products(layer)
-    scale = layer.attn.scale
-
-    def run(x: mx.array, number: int, cache: KVCache | RowsCache, turn: Turn) -> mx.array:
-        y = cache.attend(number, *turn(qkv(x)), scale)  # (B, H, 1, d)
-        x = add_output(y.reshape(x.shape[0], -1), x)
-        return add_down(gate_up(x), x)
-
-    return run
-
-
 class Transformer(nn.Module):
     """`kept`: how many of the first positions every frame comes to anew."""
 
@@ -225,7 +211,8 @@ class Transformer(nn.Module):
             mx.clear_cache()  # of what was fused: else there are two copies of the model
         self._norm = self.norm.bound()
         self._steps = tuple(self.layers)
-        self._few = tuple(map(of_few_rows, self.layers)) if few_rows.serves(self.layers) else self._steps
+        few = [few_rows.step_of(layer) for layer in self.layers]
+        self._few = few if all(few) else self._steps
 
     def __call__(self, x: mx.array, cache: KVCache | RowsCache) -> mx.array:
         """x (B, T, D), or (B, D), at the cache's offset -> the normed hidden state of the last position (B, D)."""
@@ -233,7 +220,7 @@ class Transformer(nn.Module):
             x = x[:, 0]  # (B, D): no flattening around every product
         T = x.shape[1] if x.ndim == 3 else 1
         turn = self.rope.at(cache.offset, T, x.shape[0], x.dtype)
-        for i, layer in enumerate(self._few if x.ndim == 2 and len(x) <= cuda.MAX_ROWS else self._steps):
+        for i, layer in enumerate(self._few if x.ndim == 2 and len(x) <= MAX_ROWS else self._steps):
             x = layer(x, i, cache, turn)
         cache.advance(T)
         return self._norm(x if x.ndim == 2 else x[:, -1])
@@ -351,10 +338,6 @@ class Model(nn.Module):
         self.decoder.prepare()
         self._tabulate()
         self.bind()
-        args, K = self.args.decoder, self.args.audio_num_codebooks
-        self._depth = None
-        if few_rows.serves(self.decoder.layers) and K <= few_rows.MAX_POSITIONS:
-            self._depth = few_rows.Depth(self.decoder.layers, args, self.decoder.rope.theta)
 
     def bind(self) -> None:
         """Anew where the heads' arrays were replaced."""
@@ -362,16 +345,7 @@ class Model(nn.Module):
         self._project = bound(self.projection)
         rest = heads.bound() if packed else map(dense_product, parted(heads))
         self._heads = bound(self.codebook0_head), *rest
-        self._few_heads = (self._heads[0], *self._heads_after_norm())
-
-    def _heads_after_norm(self) -> list[Unary]:
-        """The decoder's norm, and then a head."""
-        norm, heads = self.decoder.norm, self.audio_head
-        if isinstance(heads, PackedHeads) and cuda.is_here() and Packed.of(heads):
-            how = heads.bits, heads.group_size
-            return [cuda.product(Packed(*matrix, *how), norm=(norm.scale, norm.eps)) for matrix in heads.matrices()]
-        after = norm.bound()
-        return [lambda x, head=head: head(after(x)) for head in self._heads[1:]]
+        self._few = few_rows.Depth.of(self)
 
     def _tabulate(self) -> None:
         """projection(audio_embeddings), K times (V, Dd), in the type the embeddings are stored in, a few rows at a time
@@ -422,7 +396,7 @@ class Model(nn.Module):
 
         `draw` picks a code from each codebook's logits. The depth decoder's cache lives for this frame.
         """
-        begin = self._few_at_depth if self._depth and len(last_h) <= cuda.MAX_ROWS else self._at_depth
+        begin = self._few.begin if self._few and len(last_h) <= MAX_ROWS else self.at_depth
         logits = [self._heads[0](last_h)]  # (B, V)
         codes = [draw(0, logits[0])]
         step = begin(self._project(last_h))
@@ -432,7 +406,7 @@ class Model(nn.Module):
         every = mx.concatenate(logits, axis=1)
         return mx.stack(codes, axis=1), (every - every == 0).all(axis=1)  # neither NaN nor infinity less itself is 0
 
-    def _at_depth(self, first: mx.array) -> Callable[[int, mx.array], mx.array]:
+    def at_depth(self, first: mx.array) -> Callable[[int, mx.array], mx.array]:
         """A frame of the depth decoder: (codebook k, what it reads (B, Dd)) -> logits (B, V), after `first`."""
         cache = KVCache(self.args.decoder.num_layers, block=self.args.audio_num_codebooks)
 
@@ -441,12 +415,6 @@ class Model(nn.Module):
             return self._heads[k](self.decoder(x, cache))
 
         return step
-
-    def _few_at_depth(self, first: mx.array) -> Callable[[int, mx.array], mx.array]:
-        """The same for a few rows on an NVIDIA GPU."""
-        past = [None] * self.args.decoder.num_layers
-        self._depth.step(first, past)
-        return lambda k, x: self._few_heads[k](self._depth.step(x, past))
 
     def _depth_input(self, k: int, codes: mx.array) -> mx.array:
         """projection of codebook k's embeddings of codes (B,) -> (B, Dd)."""
