@@ -1,6 +1,7 @@
 """The frame: milliseconds at the 8B's shapes or with the bundled voice, and what the host must build for it. No codec.
 
-  python -m benchmarks.frame [--nano] [--layers N] [--rows 1 2 4 8] [--rounds N] [--against DIR]
+  python -m benchmarks.frame [--nano] [--layers N] [--rows 1 2 4 8] [--rounds N] [--plain] [--against DIR]
+  python -m benchmarks.frame --first [--layers N]
   python -m benchmarks.frame --count [--rows ...] [--against DIR]
 
 A round times some frames of each case, one case after the other; what is printed is the median over the rounds and the
@@ -8,6 +9,7 @@ median ratio to one row in the same round. Each frame is in flight while the one
 Weights are random and in 4 bits, but for --nano. --layers makes backbone and depth decoder shallower: the rest of the
 shapes are the 8B's, for machines that are slow.
 
+--first: how many frame times pass until the first samples of a text of 20 tokens: read, a frame, the codec's step.
 --against another checkout of this project: rounds alternate between the two, each in a process of its own.
 --count evaluates nothing: primitives a frame that launch work on a GPU, where a norm, a rotation and an attention are
 one each, and the host's own time to build a frame. All layers, but narrow ones: neither depends on their width.
@@ -23,7 +25,7 @@ import tempfile
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -32,16 +34,20 @@ from unittest.mock import patch
 import mlx.core as mx
 from mlx.utils import tree_map
 
+from misod import cuda
 from misod.miso.cache import KVCache, RowsCache
 from misod.miso.load import load_model, read_config
+from misod.miso.mimi import Mimi, MimiConfig
 from misod.miso.model import Model
 from misod.miso.sampling import Sampler, Settings, draw_noise
 from misod.weights.dims import MISO_8B, ModelArgs
+from misod.weights.layout import MIMI_CONFIG
 from misod.weights.models import bundled
 from misod.weights.plan import plan
 
 CONTEXT = 500  # positions read before the first frame
 FRAMES = 8  # a case a round
+TEXT = 20  # tokens of --first
 NO_KERNEL = {
     "AsStrided", "Bitcast", "Broadcast", "BroadcastAxes", "Depends", "ExpandDims", "Flatten", "NumberOfElements",
     "Reshape", "Slice", "Split", "Squeeze", "StopGradient", "Transpose", "Unflatten", "View",
@@ -159,6 +165,30 @@ def counts(name: str, model: Model, rows: int, guidance: float) -> dict:
     return {"name": name, "launching": launching, "all": sum(found.values()), "host_ms": min(hosts_ms)}
 
 
+def first_sound_ms(model: Model, mimi: Mimi) -> float:
+    args = model.args
+    began_s = time.perf_counter()
+    tokens = mx.zeros((TEXT, args.audio_num_codebooks + 1), mx.int32)
+    x = model.embed_prompt(tokens, mx.arange(args.audio_num_codebooks + 1)[None] == args.audio_num_codebooks)
+    last_h = model.read(x, model.new_cache())
+    noise = draw_noise([mx.random.key(0)], args.audio_num_codebooks, args.audio_vocab_size)
+    codes, _ = model.frame(last_h, Sampler([Settings(0.9, 50)], noise, args.audio_vocab_size - 3))
+    pcm, _ = mimi.step(codes[:, :, None], mimi.new_state())
+    mx.eval(pcm)
+    return (time.perf_counter() - began_s) * 1e3
+
+
+def show_first_sound(model: Model, rounds: int) -> None:
+    config = MimiConfig.from_dict(MIMI_CONFIG)
+    mimi = Mimi(config, lambda _, shape: mx.random.normal(shape) * 0.01)
+    case, ratios = Case("", model, 1, 1.0), []
+    for i in range(rounds + 2):
+        first_ms, frame_ms = first_sound_ms(model, mimi), case.run(FRAMES)
+        if i > 1:  # kernels are built at first use
+            ratios.append(first_ms / frame_ms)
+    print(f"first samples after {first_ms:.1f} ms, a frame {frame_ms:.1f} ms; median ratio {median(ratios):.2f}")
+
+
 class Child:
     """This file under one checkout: `ask` runs a round, or counts."""
 
@@ -190,7 +220,8 @@ def serve(a: argparse.Namespace) -> None:
         for _ in sys.stdin:
             print(json.dumps([counts(name, model, *case) for name, case in named.items()]), flush=True)
         return
-    model = chosen_model(a)
+    with patch.object(cuda, "is_here", lambda: False) if a.plain else nullcontext():  # asked as the model is prepared
+        model = chosen_model(a)
     cases = [Case(name, model, *case) for name, case in named.items()]
     for case in cases:
         print(f"warm: {case.name}, {case.run(FRAMES):.1f} ms a frame at first", file=sys.stderr)
@@ -233,12 +264,17 @@ def main() -> None:
     p.add_argument("--layers", type=int)
     p.add_argument("--rounds", type=int, default=12)
     p.add_argument("--rows", type=int, nargs="*", default=[1, 2, 4, 8])
+    p.add_argument("--first", action="store_true")
     p.add_argument("--count", action="store_true")
+    p.add_argument("--plain", action="store_true", help="without misod/cuda.py")
     p.add_argument("--against", type=Path)
     p.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     a = p.parse_args()
     if a.child:
         serve(a)
+        return
+    if a.first:
+        show_first_sound(chosen_model(a), a.rounds)
         return
     here = Path(__file__).parents[1]
     children = [Child(checkout, sys.argv[1:]) for checkout in (here, a.against) if checkout]

@@ -5,13 +5,15 @@ Attention, MLP, Layer, Transformer, Model. Any dims come from config.json (misod
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from types import EllipsisType
 
 import mlx.core as mx
 import mlx.nn as nn
 
+from misod.cuda import MAX_ROWS
+from misod.miso import few_rows
 from misod.miso.cache import KVCache, RowsCache
 from misod.weights.dims import ModelArgs, TransformerArgs
 from misod.weights.plan import Affine, Quantization
@@ -40,10 +42,10 @@ class RMSNorm(nn.Module):
     def __init__(self, dim: int, eps: float):
         super().__init__()
         self.scale = mx.ones((dim,))
-        self._eps = eps
+        self.eps = eps
 
     def bound(self) -> Unary:
-        scale, eps = self.scale, self._eps
+        scale, eps = self.scale, self.eps
         return lambda x: mx.fast.rms_norm(x, scale, eps)  # accumulates in fp32
 
 
@@ -134,7 +136,7 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(width, args.num_kv_heads * head_dim, bias=False)
         self.v_proj = nn.Linear(width, args.num_kv_heads * head_dim, bias=False)
         self.output_proj = nn.Linear(args.num_heads * head_dim, width, bias=False)
-        self._scale = head_dim**-0.5
+        self.scale = head_dim**-0.5
 
     def prepare(self) -> None:
         self._qkv = fused(self, ["q_proj", "k_proj", "v_proj"], "qkv_proj")
@@ -142,7 +144,7 @@ class Attention(nn.Module):
 
     def __call__(self, x: mx.array, h: mx.array, layer: int, cache: KVCache | RowsCache, turn: Turn) -> mx.array:
         """x and what it is added to, h the same, normed: (B, T, D) or, at T = 1, (B, D)."""
-        y = cache.attend(layer, *turn(self._qkv(h)), self._scale)  # (B, H, T, d)
+        y = cache.attend(layer, *turn(self._qkv(h)), self.scale)  # (B, H, T, d)
         if x.ndim == 3:
             y = y.swapaxes(1, 2)
         return self._add_output(x, y.reshape(*x.shape[:-1], -1))
@@ -201,21 +203,24 @@ class Transformer(nn.Module):
         super().__init__()
         self.layers = [Layer(args) for _ in range(args.num_layers)]
         self.norm = RMSNorm(args.embed_dim, args.norm_eps)
-        self._rope = Rope(args, kept)
+        self.rope = Rope(args, kept)
 
     def prepare(self) -> None:
         for layer in self.layers:
             layer.prepare()
             mx.clear_cache()  # of what was fused: else there are two copies of the model
-        self._steps, self._norm = tuple(self.layers), self.norm.bound()
+        self._norm = self.norm.bound()
+        self._steps = tuple(self.layers)
+        few = [few_rows.step_of(layer) for layer in self.layers]
+        self._few = few if all(few) else self._steps
 
     def __call__(self, x: mx.array, cache: KVCache | RowsCache) -> mx.array:
         """x (B, T, D), or (B, D), at the cache's offset -> the normed hidden state of the last position (B, D)."""
         if x.ndim == 3 and x.shape[1] == 1:
             x = x[:, 0]  # (B, D): no flattening around every product
         T = x.shape[1] if x.ndim == 3 else 1
-        turn = self._rope.at(cache.offset, T, x.shape[0], x.dtype)
-        for i, layer in enumerate(self._steps):
+        turn = self.rope.at(cache.offset, T, x.shape[0], x.dtype)
+        for i, layer in enumerate(self._few if x.ndim == 2 and len(x) <= MAX_ROWS else self._steps):
             x = layer(x, i, cache, turn)
         cache.advance(T)
         return self._norm(x if x.ndim == 2 else x[:, -1])
@@ -272,12 +277,15 @@ class PackedHeads(nn.Module):
 
     def __init__(self, shape: tuple[int, int, int], how: Affine):
         super().__init__()
-        self._how = asdict(how)
-        self.weight, self.scales, self.biases = mx.quantize(mx.zeros(shape).swapaxes(1, 2), **self._how)
+        self.bits, self.group_size = how.bits, how.group_size
+        self.weight, self.scales, self.biases = mx.quantize(mx.zeros(shape).swapaxes(1, 2), **asdict(how))
+
+    def matrices(self) -> Iterator[tuple[mx.array, mx.array, mx.array]]:
+        """weight, scales and biases of each."""
+        return zip(*(parted(array) for array in (self.weight, self.scales, self.biases)), strict=True)
 
     def bound(self) -> list[Unary]:
-        parts = (parted(array) for array in (self.weight, self.scales, self.biases))
-        return [packed_product(*matrix, **self._how) for matrix in zip(*parts, strict=True)]
+        return [packed_product(*matrix, self.bits, self.group_size) for matrix in self.matrices()]
 
 
 def dense_product(matrix: mx.array) -> Unary:
@@ -337,6 +345,7 @@ class Model(nn.Module):
         self._project = bound(self.projection)
         rest = heads.bound() if packed else map(dense_product, parted(heads))
         self._heads = bound(self.codebook0_head), *rest
+        self._few = few_rows.Depth.of(self)
 
     def _tabulate(self) -> None:
         """projection(audio_embeddings), K times (V, Dd), in the type the embeddings are stored in, a few rows at a time
@@ -387,17 +396,25 @@ class Model(nn.Module):
 
         `draw` picks a code from each codebook's logits. The depth decoder's cache lives for this frame.
         """
-        cache = KVCache(self.args.decoder.num_layers, block=self.args.audio_num_codebooks)
-        heads = self._heads
-        logits = [heads[0](last_h)]  # (B, V)
+        begin = self._few.begin if self._few and len(last_h) <= MAX_ROWS else self.at_depth
+        logits = [self._heads[0](last_h)]  # (B, V)
         codes = [draw(0, logits[0])]
-        x = mx.stack([self._project(last_h), self._depth_input(0, codes[0])], axis=1)  # (B, 2, Dd)
+        step = begin(self._project(last_h))
         for k in range(1, self.args.audio_num_codebooks):
-            logits.append(heads[k](self.decoder(x, cache)))
+            logits.append(step(k, self._depth_input(k - 1, codes[k - 1])))
             codes.append(draw(k, logits[k]))
-            x = self._depth_input(k, codes[k])  # (B, Dd)
         every = mx.concatenate(logits, axis=1)
         return mx.stack(codes, axis=1), (every - every == 0).all(axis=1)  # neither NaN nor infinity less itself is 0
+
+    def at_depth(self, first: mx.array) -> Callable[[int, mx.array], mx.array]:
+        """A frame of the depth decoder: (codebook k, what it reads (B, Dd)) -> logits (B, V), after `first`."""
+        cache = KVCache(self.args.decoder.num_layers, block=self.args.audio_num_codebooks)
+
+        def step(k: int, x: mx.array) -> mx.array:
+            x = mx.stack([first, x], axis=1) if k == 1 else x  # two positions at once
+            return self._heads[k](self.decoder(x, cache))
+
+        return step
 
     def _depth_input(self, k: int, codes: mx.array) -> mx.array:
         """projection of codebook k's embeddings of codes (B,) -> (B, Dd)."""

@@ -83,7 +83,7 @@ def test_every_backbone_layer_of_the_prefill_is_the_references(model, case):
     x = model.embed_prompt(mx.array(want["prompt_tokens"].astype(np.int32)), mx.array(want["prompt_mask"]))
     np.testing.assert_allclose(np.array(x[0]), want["prefill_embeds"], rtol=0, atol=1e-6)
     cache = model.new_cache()
-    turn = model.backbone._rope.at(0, *x.shape[1::-1], x.dtype)
+    turn = model.backbone.rope.at(0, *x.shape[1::-1], x.dtype)
     for i, layer in enumerate(model.backbone.layers):
         x = layer(x, i, cache, turn)
         np.testing.assert_allclose(np.array(x[0]), want["prefill_layer_out"][i], rtol=0, atol=LAST_H_ATOL)

@@ -1,0 +1,31 @@
+"""One token of a few rows on an NVIDIA GPU: a layer's products and what stands around them (misod/cuda.py)."""
+
+from collections.abc import Callable
+
+import mlx.core as mx
+
+from misod import cuda
+from misod.cuda import Packed, product
+from misod.kitten.cache import Cache
+from misod.kitten.ternary import BITS, GROUP_SIZE
+
+LayerStep = Callable[[mx.array, int, Cache], mx.array]  # (x (B, D), layer, cache) -> (B, D)
+
+
+def step_of(layer) -> LayerStep | None:
+    """The layer of misod.kitten.model for one position of at most cuda.MAX_ROWS rows; None: not here."""
+    attention, mlp = layer.self_attn, layer.mlp
+    parts = [attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj]
+    packed = [Packed(part.weight, part.scales, part.biases, BITS, GROUP_SIZE) for part in parts]
+    if not cuda.is_here() or not all(each.fits for each in packed):
+        return None
+    before, between = ((norm.weight, norm.eps) for norm in (layer.input_layernorm, layer.post_attention_layernorm))
+    qkv, add_output = product(packed[0], norm=before), product(packed[1], added=True)
+    gate_up, add_down = product(packed[2], norm=between, gated=True), product(packed[3], added=True)
+
+    def step(x: mx.array, number: int, cache: Cache) -> mx.array:
+        y = attention.attend(qkv(x)[:, None], number, cache)  # (B, 1, H d)
+        x = add_output(y[:, 0], x)
+        return add_down(gate_up(x), x)
+
+    return step
