@@ -19,6 +19,7 @@ SHAPES_SOUND = (
     "top_p",
     "min_p",
     "guidance",
+    "depth",
 )
 ASKED = ("max_seconds", "normalize", "emoji", "level", "script")  # not in `done`
 MAX_RECEIPT_BYTES = 8 << 20
