@@ -7,7 +7,7 @@ import pytest
 from misod.weights.plan import Affine
 from misod.weights.quantize import _to_codes, _to_words, from_bf16, pack, to_bf16, unpack
 
-HOWS = [Affine(8, 64), Affine(4, 64), Affine(3, 64), Affine(4, 32), Affine(8, 32)]
+HOWS = [Affine(8, 64), Affine(4, 64), Affine(3, 64), Affine(6, 64), Affine(4, 32), Affine(8, 32)]
 
 
 def weights(seed: int = 0) -> np.ndarray:
