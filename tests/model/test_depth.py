@@ -8,6 +8,7 @@ from misod.engine import RowFault, Say, open_engine
 from misod.miso.depth import segment_codes, there
 from misod.miso.engine import MisoEngine
 from misod.miso.prompt import Segment
+from misod.miso.sampling import Sampler
 from misod.weights.models import bundled
 
 TEXT = "The music played on until the last guest had left."
@@ -47,10 +48,9 @@ def test_the_first_codebooks_of_a_frame_are_those_of_the_whole_frame(nano):
 
 @pytest.mark.parametrize("depth", [1, 5])
 def test_no_more_codebooks_are_asked_for_than_the_deepest_row_needs(nano, depth, monkeypatch):
-    asked, heads = [], nano.model._heads
-    told = [lambda x, k=k, head=head: (asked.append(k), head(x))[1] for k, head in enumerate(heads)]
-    monkeypatch.setattr(nano.model, "_heads", told)
-    rows = [begun(nano, depth, seed=seed) for seed in (1, 2)]
+    asked, draw = [], Sampler.__call__
+    monkeypatch.setattr(Sampler, "__call__", lambda self, k, logits: (asked.append(k), draw(self, k, logits))[1])
+    rows = [begun(nano, each, seed=1) for each in (depth, 1)]
     asked.clear()
     nano.step(rows)
     assert asked == list(range(depth))
