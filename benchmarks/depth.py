@@ -21,6 +21,7 @@ from misod.engine import Engine, Say, open_engine
 from misod.weights.budget import MISO_8B, frame_bytes
 from misod.weights.models import bundled
 
+
 def processor_s() -> float:
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime

@@ -405,10 +405,9 @@ class MisoEngine:
         self.prefixes.add(row.kept, kv)
 
     def read_rows(self, tokens: np.ndarray, mask: np.ndarray, cache: KVCache) -> mx.array:
-        if tokens.min() >= 0:
-            parts = tokens, mask
-        else:  # frames of fewer codebooks
-            parts = np.maximum(tokens, 0), mask, tokens[:, :-1] >= 0
+        parts = [tokens, mask]
+        if tokens.min() < 0:  # frames of fewer codebooks
+            parts = [np.maximum(tokens, 0), mask, tokens[:, :-1] >= 0]
         return self.model.read(self.model.embed_prompt(*map(mx.array, parts)), cache)
 
     def _fitting(self, row: MisoRow, piece: str, frames: int) -> list[Segment]:

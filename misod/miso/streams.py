@@ -49,7 +49,7 @@ class Streams:
 
 
 def joined(streams: Sequence[Stream]) -> State:
-    """The state of all these rows, in order: as it is where they make up one, else each run of neighbours copied once."""
+    """The state of all these rows, in order: as it is where they make up one, else runs of neighbours, copied once."""
     runs: list[tuple[State, int, int]] = []
     for stream in streams:
         state, first, end = runs[-1] if runs else (None, 0, 0)

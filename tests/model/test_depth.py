@@ -108,6 +108,6 @@ def test_a_shallow_text_of_several_sentences_goes_to_its_end(nano):
 
 
 def test_a_depth_the_model_has_not_is_a_fault_that_says_what_it_has(nano):
-    with pytest.raises(RowFault, match="16 codebooks.*1 to 16") as fault:
+    with pytest.raises(RowFault, match=r"16 codebooks.*1 to 16") as fault:
         begun(nano, 17)
     assert fault.value.code == "bad_value"
