@@ -29,15 +29,7 @@ from misod.weights.plan import PRECISIONS
 from misod.weights.tensors import find_weights
 
 BANDWIDTHS = {100: "M2, M3", 273: "M4 Pro", 400: "M2 Max, M3 Max", 546: "M4 Max", 819: "M3 Ultra"}  # GB/s
-VARIANTS = [
-    ("q4-d3", None),
-    ("q4", None),
-    ("q4", "bf16"),
-    ("mixed", None),
-    ("q8", None),
-    ("q8", "bf16"),
-    ("bf16", None),
-]
+VARIANTS = [(precision, None) for precision in PRECISIONS] + [("q4", "bf16"), ("q8", "bf16")]
 TINY = Path(__file__).parents[1] / "tests" / "model" / "fixtures" / "miso_tiny" / "v99_fp32"
 TEXTS = [
     "The weather in London is cold and wet today.",
