@@ -25,10 +25,11 @@ from misod.weights.budget import MISO_8B, disk_bytes, frame_bytes, predicted_rtf
 from misod.weights.convert import Parts, convert
 from misod.weights.manifest import read_manifest
 from misod.weights.models import bundled
+from misod.weights.plan import PRECISIONS
 from misod.weights.tensors import find_weights
 
 BANDWIDTHS = {100: "M2, M3", 273: "M4 Pro", 400: "M2 Max, M3 Max", 546: "M4 Max", 819: "M3 Ultra"}  # GB/s
-VARIANTS = [("q4", None), ("q4", "bf16"), ("mixed", None), ("q8", None), ("q8", "bf16"), ("bf16", None)]
+VARIANTS = [(precision, None) for precision in PRECISIONS] + [("q4", "bf16"), ("q8", "bf16")]
 TINY = Path(__file__).parents[1] / "tests" / "model" / "fixtures" / "miso_tiny" / "v99_fp32"
 TEXTS = [
     "The weather in London is cold and wet today.",
@@ -109,8 +110,9 @@ def measure(folder: Path, frames: int) -> list[dict]:
     voice = bundled()
     parts = Parts(folder, voice / "codec" / "model.safetensors", voice / "tokenizer.json")
     args, speech, quantization = read_config(folder / "config.json")
+    natural = speech.presets["natural"]
     source = load_model(find_weights(folder), args, quantization, room_bytes=UNPACKED)
-    spoken = speak(source, prompts(folder, args), Settings(speech.temperature, speech.top_k), frames)
+    spoken = speak(source, prompts(folder, args), Settings(natural.temperature, natural.top_k), frames)
     reference = list(logits(source, spoken))
     mx.eval(reference)
     rows = []

@@ -83,6 +83,7 @@ for verb in (*handed.VERBS, *voices.VERBS, service.service, http):
 @number("--top-p", 0.01, 1, "Draw from the likeliest codes that together have this share.")
 @number("--min-p", 0, 1, "Draw from codes at least this likely, as a share of the likeliest.")
 @number("--guidance", 0, 10, "Over 1: away from what would be said with no text, at twice the work.")
+@click.option("--depth", type=click.IntRange(1, 32), help="Experimental: make only the first codebooks of each frame.")
 @click.option("--max-seconds", type=click.FloatRange(0.08, 7200), callback=finite, help="Stop after this much speech.")
 @click.option(
     "-v", "--voice", metavar="NAME", callback=voices.chosen, help="One that was learned, or the model's; ? lists them."

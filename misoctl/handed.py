@@ -66,7 +66,7 @@ quiet_option = click.option("-q", "--quiet", is_flag=True, help="Say nothing on 
 @click.argument("model", default="miso", callback=_known)
 @click.option(
     "--precision",
-    type=click.Choice(("q4", "mixed", "q8", "bf16")),
+    type=click.Choice(("q4-d3", "q4", "mixed", "q8", "bf16")),
     help="Bits of the weights; by default the best that this machine's memory allows.",
 )
 @click.option(

@@ -19,6 +19,7 @@ SHAPES_SOUND = (
     "top_p",
     "min_p",
     "guidance",
+    "depth",
 )
 KITTENS = (
     "repetition_penalty",

@@ -8,6 +8,7 @@ NAMES = {"miso": "MisoTTS", "kitten": "KittenTTS 2"}
 ONLY = {  # a field that is not here is taken by both
     "min_temperature": "miso",
     "decay_frames": "miso",
+    "depth": "miso",
     "guidance": "miso",
     "emoji": "miso",
     "script": "miso",

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, replace
 class Style:
     """temperature: at an utterance's first frame; it nears min_temperature, exponentially, in decay_frames (to 1 / e).
 
-    guidance 1 is none: above it, logits move away from what the model would say with no text to read.
+    guidance 1 is none: above it, logits move away from what the model would say with no text to read. depth: how many
+    codebooks of a frame are made; None: all that the model has.
     """
 
     temperature: float
@@ -18,6 +19,7 @@ class Style:
     min_temperature: float | None = None  # None: it stays as it is
     decay_frames: int = 25
     guidance: float = 1.0
+    depth: int | None = None
 
     def temperature_at(self, frame: int) -> float:
         """Of an utterance's frame, counted from 0."""

@@ -18,13 +18,15 @@ from misod import text
 from misod.engine import Chunk, Fault, Heard, Info, Memory, ModelError, PrefixRoom, Row, RowFault, Say
 from misod.guard import SILENCE, Watch
 from misod.miso.cache import KVCache, RowsCache
+from misod.miso.depth import check_depth, deepest, segment_codes, there
 from misod.miso.load import Speech, check_codec, load_model, read_config
-from misod.miso.mimi import Mimi, concat_states, load_mimi, take_rows
+from misod.miso.mimi import Mimi, load_mimi
 from misod.miso.model import Model
 from misod.miso.prefix import Prefixes
 from misod.miso.prompt import Prompt
 from misod.miso.recordings import check_speaker, hear, past_of, read_voice, segment_of
 from misod.miso.sampling import Sampler, Settings, draw_noise
+from misod.miso.streams import Stream, Streams
 from misod.mlx_device import backend
 from misod.style import chosen
 from misod.voices import Segment, digests
@@ -45,7 +47,7 @@ class MisoRow(Row):
     cache: KVCache | None = None
     shadow: KVCache | None = None  # with guidance: of the same codes, and no text
     frame: tuple[mx.array, mx.array] | None = None  # the next: codes (1, K), finite (1,); in flight
-    codec: dict | None = None
+    codec: Stream | None = None
     voice: Segment | None = None  # before all context, and never dropped
     frames: int = 0
     max_frames: int | None = None  # of the whole utterance
@@ -57,7 +59,7 @@ class MisoRow(Row):
     piece_end: int = 0  # the frame at which it is cut
     watch: Watch | None = None
     held: list[np.ndarray] = field(default_factory=list)  # pcm of quiet frames that nobody was given yet
-    heard: tuple[dict | None, int] = (None, 0)  # codec and frames as of the last frame that was given away
+    heard: tuple[Stream | None, int] = (None, 0)  # codec and frames as of the last frame that was given away
     tries: int = 0  # how often this piece was drawn anew
     flaw: str = ""  # cap, silence: how a piece ended that did not end of itself
 
@@ -86,6 +88,7 @@ class MisoEngine:
         self.frame_samples = mimi.config.frame_samples
         self.frame_rate_hz = self.sample_rate / self.frame_samples
         self.codes = mimi.config.bins
+        self.streams = Streams(mimi)
         self._codec_stream = mx.new_stream(mx.default_device())
         self._silence = self._codes_of_silence()
 
@@ -120,16 +123,17 @@ class MisoEngine:
 
     def prefill(self, say: Say) -> MisoRow:
         turns = self._turns(say)
-        past = past_of(self, say)
+        past, style = past_of(self, say), chosen(self.speech.presets, say.preset, say.sampling)
+        check_depth(style.depth, self.model.args.audio_num_codebooks, self.info.model)
         row = MisoRow(
             say=say,
-            style=chosen(self.speech.presets, say.preset, say.sampling),
+            style=style,
             usual_lufs=self.speech.loudness_lufs.get(turns[0].speaker),
             reader=text.Script(
                 turns, lambda t: text.Reader(t, self.speech.limits, normalize=say.normalize, emoji=say.emoji or "drop")
             ),
             key=mx.random.key(say.seed),
-            codec=self.mimi.new_state(),
+            codec=self.streams.open(),
             max_frames=say.max_seconds and max(1, math.floor(say.max_seconds * self.frame_rate_hz)),
             voice=segment_of(self, say.voice) if say.voice else None,
             voice_digest=say.voice.digest if say.voice else "",
@@ -153,6 +157,8 @@ class MisoEngine:
         """Each row's codes are already in flight; while its sound is made, so are the next frame's."""
         mx.eval([row.frame for row in rows])
         codes, finite = (np.concatenate([np.array(row.frame[part]) for row in rows]) for part in (0, 1))
+        if (has := self._there(rows)) is not None:
+            codes *= has
         heard = [i for i, row in enumerate(rows) if finite[i] and codes[i].any()]  # all zeros is the EOS frame
         pcm = dict(zip(heard, self._advance([rows[i] for i in heard], codes[heard]), strict=True)) if heard else {}
         return [
@@ -189,18 +195,23 @@ class MisoEngine:
     def _advance(self, rows: list[MisoRow], codes: np.ndarray) -> np.ndarray:
         """Sound the frame codes (B, K) and start on the next -> pcm (B, frame_samples)."""
         frame = mx.array(codes)
+        has = self._there(rows)
         with mx.stream(self._codec_stream):  # beside the next frame, not before it
-            pcm, state = self.mimi.step(frame[:, :, None], concat_states([row.codec for row in rows]))
-            mx.async_eval(pcm, state)
+            pcm, codecs = self.streams.step(frame[:, :, None], [row.codec for row in rows], _optional(has))
         shadows = [i for i, row in enumerate(rows) if row.shadow]
-        read = frame[mx.array([*range(len(rows)), *shadows])] if shadows else frame
+        both = [*range(len(rows)), *shadows]
+        read = frame[mx.array(both)] if shadows else frame
         caches = [row.cache for row in rows] + [rows[i].shadow for i in shadows]
-        for i, row in enumerate(rows):
-            row.codec = state if len(rows) == 1 else take_rows(state, [i])
-            row.codes.append(codes[i])
+        for row, codec, own in zip(rows, codecs, codes, strict=True):
+            row.codec = codec
+            row.codes.append(own)
             row.frames += 1
-        self._draw(rows, self.model.read(self.model.embed_frame(read), RowsCache(caches)))
+        x = self.model.embed_frame(read, None if has is None else mx.array(has[both]))
+        self._draw(rows, self.model.read(x, RowsCache(caches)))
         return np.array(pcm)
+
+    def _there(self, rows: list[MisoRow]) -> np.ndarray | None:
+        return there([row.style.depth for row in rows], self.model.args.audio_num_codebooks)
 
     def _draw(self, rows: list[MisoRow], last_h: mx.array) -> None:
         """Put each row's next frame in flight, from last_h (B + shadows, D)."""
@@ -211,7 +222,8 @@ class MisoEngine:
         args = self.model.args
         noise = draw_noise(keys, args.audio_num_codebooks, args.audio_vocab_size)
         sampler = Sampler([_settings(row) for row in rows], noise, self.codes)
-        codes, finite = self.model.frame(last_h, sampler)
+        depth = deepest([row.style.depth for row in rows], args.audio_num_codebooks)
+        codes, finite = self.model.frame(last_h, sampler, depth)
         for i, row in enumerate(rows):
             row.frame = codes[i : i + 1], finite[i : i + 1]
         mx.async_eval([row.frame for row in rows])
@@ -276,7 +288,7 @@ class MisoEngine:
         if frames <= 0:
             return np.zeros(0, np.float32)
         codes = mx.array(np.repeat(self._silence[None, :, None], frames, axis=2))
-        pcm, row.codec = self.mimi.step(codes, row.codec)
+        pcm, (row.codec,) = self.streams.step(codes, [row.codec])
         row.frames += frames
         return np.array(pcm)[0]
 
@@ -298,7 +310,8 @@ class MisoEngine:
         last_h = row.prompt_h
         if good > 0:
             last = mx.array(np.repeat(row.codes[-1][None], len(caches), axis=0))
-            last_h = self.model.read(self.model.embed_frame(last), RowsCache(caches))
+            x = self.model.embed_frame(last, _optional(self._there([row] * len(caches))))
+            last_h = self.model.read(x, RowsCache(caches))
         self._draw([row], last_h)
         return pcm
 
@@ -319,7 +332,7 @@ class MisoEngine:
     def _begin(self, row: MisoRow, piece: str) -> None:
         """Prefill the piece. Raises RowFault."""
         if row.codes:
-            row.context.append(Segment(row.voices[-2], row.spoken[-2], np.stack(row.codes, axis=1)))
+            row.context.append(Segment(row.voices[-2], row.spoken[-2], segment_codes(row.codes, row.style.depth)))
             if row.say.dialogue:
                 row.said.append(row.context[-1])
         words, pace = len(piece.split()), self.speech.pace
@@ -381,7 +394,7 @@ class MisoEngine:
 
     def _remember(self, row: MisoRow) -> None:
         """What the row's cache holds is the past of what is said next in its dialogue, if the model takes so much."""
-        row.said.append(Segment(row.voices[-1], row.spoken[-1], np.stack(row.codes, axis=1)))
+        row.said.append(Segment(row.voices[-1], row.spoken[-1], segment_codes(row.codes, row.style.depth)))
         context = [*row.past, row.said[-1]]
         if len(context) > self.speech.segments or row.cache.offset >= self.model.args.backbone.max_seq_len:
             return
@@ -392,7 +405,10 @@ class MisoEngine:
         self.prefixes.add(row.kept, kv)
 
     def read_rows(self, tokens: np.ndarray, mask: np.ndarray, cache: KVCache) -> mx.array:
-        return self.model.read(self.model.embed_prompt(mx.array(tokens), mx.array(mask)), cache)
+        parts = [tokens, mask]
+        if tokens.min() < 0:  # frames of fewer codebooks
+            parts = [np.maximum(tokens, 0), mask, tokens[:, :-1] >= 0]
+        return self.model.read(self.model.embed_prompt(*map(mx.array, parts)), cache)
 
     def _fitting(self, row: MisoRow, piece: str, frames: int) -> list[Segment]:
         """The newest segments that leave room for the voice, the piece and its frames; whole ones only.
@@ -422,6 +438,10 @@ class MisoEngine:
             self.step([row])
         mx.clear_cache()
         mx.reset_peak_memory()
+
+
+def _optional(array: np.ndarray | None) -> mx.array | None:
+    return None if array is None else mx.array(array)
 
 
 def _settings(row: MisoRow) -> Settings:

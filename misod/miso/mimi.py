@@ -216,11 +216,13 @@ class Quantizer(nn.Module):
             residual = residual - book[codes[-1]]
         return mx.stack(codes, axis=1).astype(mx.int32)
 
-    def decode(self, codes: mx.array) -> mx.array:
-        """(B, k, T) -> (B, T, D)"""
+    def decode(self, codes: mx.array, there: mx.array | None = None) -> mx.array:
+        """codes (B, k, T), and which codebooks a row has (B, k); None: all -> (B, T, D)"""
         k = codes.shape[1]
         books = self.embedding.reshape(self.n_q * self.bins, -1)
         entries = books[codes + mx.arange(0, k * self.bins, self.bins)[:, None]]  # (B, k, T, dim)
+        if there is not None:  # of the same shape for every row, so that its sum is too, whoever else is decoded
+            entries = mx.where(there[:, :, None, None], entries, 0)
         if k == 1:
             return entries[:, 0] @ self.output_proj[: entries.shape[-1]]
         both = mx.concatenate([entries[:, 0], entries[:, 1:].sum(axis=1)], axis=-1)  # (B, T, 2 dim)
@@ -314,14 +316,15 @@ class Mimi(nn.Module):
         """A decoder's state before its first frame."""
         return merge_new_states([self.upsample, self.decoder_transformer, self.decoder], rows)
 
-    def step(self, codes: mx.array, state: State) -> tuple[mx.array, State]:
+    def step(self, codes: mx.array, state: State, there: mx.array | None = None) -> tuple[mx.array, State]:
         """(B, k, n >= 1) -> (B, n * frame_samples) float32 and the next state; `state` is left as it was.
+        `there` (B, k): which codebooks a row has; None: all.
 
         Every n = 1 step has the same shapes, so it may be compiled. The caller guarantees that
         0 <= codes < bins: looking would wait for the sampler's result, and MLX reads past a table in silence.
         """
         state = dict(state)
-        x = self.upsample(self.quantizer.decode(codes), state)
+        x = self.upsample(self.quantizer.decode(codes, there), state)
         x = self.decoder_transformer(x, state)
         return self.decoder(x, state)[..., 0].astype(mx.float32), state
 

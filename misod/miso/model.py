@@ -349,18 +349,23 @@ class Model(nn.Module):
 
     def _tabulate(self) -> None:
         """projection(audio_embeddings), K times (V, Dd), in the type the embeddings are stored in, a few rows at a time
-        to hold little else."""
+        to hold little else; and each codebook's mean embedding, (K, D)."""
         stored = self.audio_embeddings.get("scales", self.audio_embeddings.weight).dtype
         projection = rows_of(self.projection, self._dtype).T  # many rows: on a CPU far faster than packed
-        self._depth_inputs, V = [], self.args.audio_vocab_size
+        self._depth_inputs, means, V = [], [], self.args.audio_vocab_size
         for first in self._first_code.tolist():
-            parts = []
+            parts, total = [], 0
             for start in range(first, first + V, TABLE_ROWS):
                 codes = mx.arange(start, min(start + TABLE_ROWS, first + V))
-                parts.append((rows_of(self.audio_embeddings, self._dtype, codes) @ projection).astype(stored))
-                mx.eval(parts)
+                rows = rows_of(self.audio_embeddings, self._dtype, codes)
+                parts.append((rows @ projection).astype(stored))
+                total = total + rows.astype(mx.float32).sum(axis=0)
+                mx.eval(parts, total)
             self._depth_inputs.append(mx.concatenate(parts))
-            mx.eval(self._depth_inputs)
+            means.append((total / V).astype(self._dtype))
+            mx.eval(self._depth_inputs, means)
+        self._means = mx.stack(means)
+        mx.eval(self._means)
 
     @property
     def dtype(self) -> mx.Dtype:
@@ -376,34 +381,44 @@ class Model(nn.Module):
     def new_cache(self) -> KVCache:
         return KVCache(self.args.backbone.num_layers)
 
-    def embed_prompt(self, tokens: mx.array, mask: mx.array) -> mx.array:
-        """tokens and mask (T, K + 1), the last column text -> (1, T, D)."""
-        audio = rows_of(self.audio_embeddings, self._dtype, tokens[:, :-1] + self._first_code)  # (T, K, D)
+    def embed_prompt(self, tokens: mx.array, mask: mx.array, there: mx.array | None = None) -> mx.array:
+        """tokens and mask (T, K + 1), the last column text -> (1, T, D). `there` (T, K) as in embed_frame."""
+        audio = self._embed_audio(tokens[:, :-1], there)
         text = rows_of(self.text_embeddings, self._dtype, tokens[:, -1:])  # (T, 1, D)
         rows = mx.concatenate([audio, text], axis=1)
         return mx.where(mask[..., None], rows, 0).sum(axis=1)[None]
 
-    def embed_frame(self, codes: mx.array) -> mx.array:
-        """codes (B, K) -> (B, 1, D)."""
-        return rows_of(self.audio_embeddings, self._dtype, codes + self._first_code).sum(axis=1, keepdims=True)
+    def embed_frame(self, codes: mx.array, there: mx.array | None = None) -> mx.array:
+        """codes (B, K), and which of them are there (B, K); None: all -> (B, 1, D)."""
+        return self._embed_audio(codes, there).sum(axis=1, keepdims=True)
+
+    def _embed_audio(self, codes: mx.array, there: mx.array | None) -> mx.array:
+        """(n, K) -> (n, K, D). For what is not there stands the mean of its codebook: nearer to the sum that was taught
+        than nothing is, and than any one code."""
+        rows = rows_of(self.audio_embeddings, self._dtype, codes + self._first_code)
+        return rows if there is None else mx.where(there[..., None], rows, self._means)
 
     def read(self, x: mx.array, cache: KVCache | RowsCache) -> mx.array:
         """The backbone over x (B, T, D) -> the last position's hidden state (B, D)."""
         return self.backbone(x, cache)
 
-    def frame(self, last_h: mx.array, draw: Draw) -> tuple[mx.array, mx.array]:
+    def frame(self, last_h: mx.array, draw: Draw, depth: int | None = None) -> tuple[mx.array, mx.array]:
         """last_h (B, D) -> the next frame's codes (B, K) and whether all its logits were finite (B,).
 
         `draw` picks a code from each codebook's logits. The depth decoder's cache lives for this frame.
+        `depth`: how many codebooks are drawn; None: all. The codes of the rest are 0.
         """
+        K = self.args.audio_num_codebooks
         begin = self._few.begin if self._few and len(last_h) <= MAX_ROWS else self.at_depth
         logits = [self._heads[0](last_h)]  # (B, V)
         codes = [draw(0, logits[0])]
         step = begin(self._project(last_h))
-        for k in range(1, self.args.audio_num_codebooks):
+        for k in range(1, depth or K):
             logits.append(step(k, self._depth_input(k - 1, codes[k - 1])))
             codes.append(draw(k, logits[k]))
         every = mx.concatenate(logits, axis=1)
+        if len(codes) < K:
+            codes += [mx.zeros_like(codes[0])] * (K - len(codes))
         return mx.stack(codes, axis=1), (every - every == 0).all(axis=1)  # neither NaN nor infinity less itself is 0
 
     def at_depth(self, first: mx.array) -> Callable[[int, mx.array], mx.array]:

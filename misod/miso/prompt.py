@@ -61,7 +61,7 @@ class Prompt:
         return tokens, mask
 
     def audio_rows(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """codes (K, T) -> T + 1 rows, the last the EOS frame."""
+        """codes (K, T) -> T + 1 rows, the last the EOS frame. A code below 0 stays so: see misod.miso.depth."""
         tokens = np.zeros((codes.shape[1] + 1, self._codebooks + 1), np.int32)
         tokens[:-1, :-1] = codes.T
         mask = np.ones(tokens.shape, bool)

@@ -26,15 +26,20 @@ def disk_bytes(args: ModelArgs, precision: str, embeddings: str | None = None) -
     return sum(_tensor_bytes(args, quantization).values())
 
 
-def frame_bytes(args: ModelArgs, precision: str) -> int:
-    """Weights read for one frame: the backbone once, the depth decoder K - 1 times, each head once."""
-    sizes = _tensor_bytes(args, plan(args, precision))
-    depth = args.audio_num_codebooks - 1
-    rows = args.audio_num_codebooks * args.backbone.embed_dim + depth * args.decoder.embed_dim  # looked up
+def frame_bytes(args: ModelArgs, precision: str, codebooks: int | None = None) -> int:
+    """Weights read for one frame: the backbone once, the depth decoder K - 1 times, each head once.
+
+    `codebooks`: of `say --depth`, in K's place.
+    """
+    sizes, K = _tensor_bytes(args, plan(args, precision)), args.audio_num_codebooks
+    depth = (codebooks or K) - 1
+    rows = K * args.backbone.embed_dim + depth * args.decoder.embed_dim  # looked up
     total = rows * FLOAT_BYTES
     for name, count in sizes.items():
         if name.startswith("decoder."):
             total += depth * count
+        elif name.startswith("audio_head"):
+            total += depth * count // (K - 1)
         elif "_embeddings." not in name:
             total += count
     return total
@@ -82,7 +87,7 @@ def choose(memory_bytes: int) -> tuple[str, str]:
             f"q8 needs {size(needs['q8'])}, more than {have}; mixed needs {size(needs['mixed'])} "
             "and keeps the depth decoder, the heads and the outer layers in 8 bits"
         )
-    fit = "fits" if needs["q4"] <= room else f"needs {size(needs['q4'])} and may swap, but is the smallest"
+    fit = "fits" if needs["q4"] <= room else f"needs {size(needs['q4'])} and may swap, but smaller is worse yet"
     return "q4", (
         f"mixed needs {size(needs['mixed'])}, more than {have}; q4 {fit}, and was measured to sound worse "
         "(word error rate 0.26 against about 0.1, UTMOS 2.9 against 3.9)"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from misod.weights.dims import ModelArgs, Shapes, expected_shapes
 
-PRECISIONS = ("q4", "mixed", "q8", "bf16")  # in order of size
+PRECISIONS = ("q4-d3", "q4", "mixed", "q8", "bf16")  # in order of size
 EMBEDDINGS = ("q8", "bf16")
 GROUP_SIZES = (32, 64, 128)  # those of mx.quantize
 BITS = (2, 3, 4, 5, 6, 8)
@@ -88,7 +88,9 @@ def _wanted(args: ModelArgs, base: str, precision: str) -> Affine | None:
         return None
     if precision == "q8":
         return Affine(8, 64)
-    if precision == "q4":
+    if precision == "q4-d3" and base.startswith("decoder."):
+        return Affine(3, 64)
+    if precision in ("q4", "q4-d3"):
         return Affine(4, 64)
     last = args.backbone.num_layers - 1
     outer = base.startswith(("backbone.layers.0.", f"backbone.layers.{last}."))

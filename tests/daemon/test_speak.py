@@ -92,8 +92,9 @@ def test_the_receipts_seed_says_it_again(nano):
             "0.01",
         ),
         ("--guidance", "1.5", "--max-seconds", "1"),
+        ("--depth", "6"),
     ],
-    ids=["plain", "preset", "schedule", "guided"],
+    ids=["plain", "preset", "schedule", "guided", "shallow"],
 )
 def test_a_receipt_renders_the_same_samples_again(nano, tmp_path, how):
     first, again, receipt = tmp_path / "first.wav", tmp_path / "again.wav", tmp_path / "receipt.json"
@@ -223,6 +224,15 @@ def test_a_speaker_the_model_has_not_is_a_usage_error(nano):
     done = nano.misoctl("say", "--raw", "--speaker", "5", TEXT)
     assert (done.returncode, done.stdout) == (errors.USAGE, "")
     assert len(done.stderr.splitlines()) == 1 and "not 5" in done.stderr
+
+
+def test_a_depth_is_in_the_receipt_and_one_the_model_has_not_is_a_usage_error(nano):
+    receipt, wav = write(nano, "deep.wav", "--depth", "6", "--seed", "7", TEXT)
+    assert receipt["depth"] == 6 and samples(wav) != speak(nano, "--seed", "7", TEXT)
+    assert write(nano, "whole.wav", "--seed", "7", TEXT)[0]["depth"] is None
+    done = nano.misoctl("say", "--raw", "--depth", "17", TEXT)
+    assert (done.returncode, done.stdout) == (errors.USAGE, "")
+    assert len(done.stderr.splitlines()) == 1 and "1 to 16" in done.stderr
 
 
 def test_a_client_killed_mid_stream_loses_its_row_within_two_frames(nano):

@@ -35,14 +35,14 @@ class Rig:
             broken = [row.say.text == VICTIM and row.frames == self.break_at for row in rows]
             draw(rows, mx.where(mx.array(broken)[:, None], mx.array(np.nan), last_h))
 
-        def frame_rigged(last_h, sampler):
+        def frame_rigged(last_h, sampler, depth):
             def bent(codebook, logits):
                 each = [logits[i : i + 1] for i in range(len(self.rows))]
                 return sampler(
                     codebook, mx.concatenate([self._one(*x, codebook) for x in zip(self.rows, each, strict=True)])
                 )
 
-            return frame(last_h, bent)
+            return frame(last_h, bent, depth)
 
         monkeypatch.setattr(engine, "_draw", draw_rigged)
         monkeypatch.setattr(engine.model, "frame", frame_rigged)

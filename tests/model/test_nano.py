@@ -227,11 +227,11 @@ def test_it_does_not_end_before_the_fastest_speaker_would(nano):
     row = nano.prefill(Say(text="One two three four five six seven eight nine ten.", seed=1))
     frame = nano.model.frame
 
-    def ends(last_h, draw):
+    def ends(last_h, draw, depth):
         def rigged(codebook, logits):
             return draw(codebook, mx.where(mx.arange(logits.shape[1]) == 0, 1e4, logits))
 
-        return frame(last_h, rigged)
+        return frame(last_h, rigged, depth)
 
     floor = row.piece_floor
     assert floor == int(10 / nano.speech.pace.fastest * 12.5)

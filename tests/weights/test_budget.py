@@ -28,6 +28,10 @@ def test_bytes_a_frame_are_those_of_a_roofline_made_by_hand():
     for precision, bits in (("q4", 4.5), ("q8", 8.5), ("bf16", 16)):
         by_hand = (once + 31 * depth) * bits / 8
         assert frame_bytes(MISO_8B, precision) == pytest.approx(by_hand, rel=1e-3)  # norms and looked-up rows are rest
+    d3 = once * 4.5 / 8 + 31 * depth * 3.5 / 8
+    assert frame_bytes(MISO_8B, "q4-d3") == pytest.approx(d3, rel=1e-3)
+    shallow = once - 16 * 1536 * 2051 + 15 * depth  # of 16 codebooks: 15 heads, and as many steps
+    assert frame_bytes(MISO_8B, "q4", 16) == pytest.approx(shallow * 4.5 / 8, rel=1e-3)
     inner = backbone * 30 / 32
     mixed = inner * 5 / 8 + (once - inner + 31 * depth) * 8.5 / 8
     assert frame_bytes(MISO_8B, "mixed") == pytest.approx(mixed, rel=1e-3)
@@ -59,6 +63,14 @@ def test_mixed_keeps_the_outer_layers_the_depth_decoder_and_the_heads_in_8_bits(
     assert mixed["backbone.layers.0.mlp.w1"] == mixed["backbone.layers.31.attn.q_proj"] == Affine(8, 64)
     assert mixed["backbone.layers.1.mlp.w1"] == mixed["backbone.layers.30.attn.q_proj"] == Affine(4, 32)
     assert mixed["decoder.layers.3.mlp.w2"] == mixed["audio_head"] == mixed["codebook0_head"] == Affine(8, 64)
+
+
+def test_q4_d3_keeps_the_depth_decoders_layers_in_3_bits_and_all_else_as_q4():
+    d3, q4 = plan(MISO_8B, "q4-d3"), plan(MISO_8B, "q4")
+    deep = {name for name in q4 if name.startswith("decoder.")}
+    assert {d3[name] for name in deep} == {Affine(3, 64)} and len(deep) == 8 * 7
+    assert d3.keys() == q4.keys() and all(d3[name] == q4[name] for name in q4.keys() - deep)
+    assert disk_bytes(MISO_8B, "q4") - disk_bytes(MISO_8B, "q4-d3") > 35e6
 
 
 def test_embeddings_are_q8_or_bf16_by_choice():

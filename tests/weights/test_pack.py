@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from misod.weights.plan import Affine
-from misod.weights.quantize import from_bf16, pack, to_bf16, unpack
+from misod.weights.quantize import _to_codes, _to_words, from_bf16, pack, to_bf16, unpack
 
-HOWS = [Affine(8, 64), Affine(4, 64), Affine(4, 32), Affine(8, 32)]
+HOWS = [Affine(8, 64), Affine(4, 64), Affine(3, 64), Affine(6, 64), Affine(4, 32), Affine(8, 32)]
 
 
 def weights(seed: int = 0) -> np.ndarray:
@@ -21,6 +21,17 @@ def test_mlx_reads_what_was_packed(how):
     parts = [mx.array(codes)] + [mx.array(part).view(mx.bfloat16).astype(mx.float32) for part in (scales, biases)]
     theirs = mx.dequantize(*parts, group_size=how.group_size, bits=how.bits)
     np.testing.assert_allclose(np.array(theirs), ours, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_what_mlx_packs_is_read_bit_for_bit_and_packed_again_as_it_was(how):
+    w, s, b = mx.quantize(mx.array(weights(3)), how.group_size, how.bits)
+    words, scales, biases = np.array(w), np.array(s), np.array(b)
+    theirs = np.array(mx.dequantize(w, s, b, group_size=how.group_size, bits=how.bits))
+    np.testing.assert_allclose(unpack(words, scales, biases, how), theirs, rtol=0, atol=1e-8)
+    codes = _to_codes(words, how.bits)
+    assert codes.shape == (48, 256) and codes.max() == (1 << how.bits) - 1
+    np.testing.assert_array_equal(_to_words(codes, how.bits), words)
 
 
 @pytest.mark.parametrize("how", HOWS)
