@@ -105,7 +105,12 @@ class Ours:
         self._model = model
 
     def speech(self, context: int) -> Case:
-        return Case("", self._model, 1, 1.0, context)
+        case = Case("", self._model, 1, 1.0, context=2)
+        [cache], case.context = case.caches, context
+        cache.kv = [mx.stack(past(self._model.args, self._model.dtype, context)) for _ in cache.kv]
+        mx.eval(cache.kv)
+        cache.position = context
+        return case
 
     def build(self, case: Case) -> list[mx.array]:
         return [case.build(), case.finite, case.last_h]
@@ -129,7 +134,7 @@ class Peer:
 
     def _move(self, ours: Model) -> None:
         """The modules of `ours` become this model's: no copy."""
-        model = self._model
+        model, self.args, self.dtype = self._model, ours.args, ours.backbone.norm.scale.dtype
         for theirs, part in ((model.backbone, ours.backbone), (model.decoder, ours.decoder)):
             for layer, of in zip(theirs.layers, part.layers, strict=True):
                 for name, projection in zip("qkvo", ("q_proj", "k_proj", "v_proj", "output_proj"), strict=True):
@@ -169,12 +174,12 @@ class PeerSpeech:
     """One row with its past, as benchmarks.frame's Case."""
 
     def __init__(self, peer: Peer, context: int):
-        self._peer, self.context, K = peer, context, peer.codebooks
+        self._peer, self.context = peer, context
         self.cache = peer.new_cache()
-        codes = mx.random.randint(1, 2048, (1, context, K), key=mx.random.key(context))
-        self._tokens, self._mask = row(codes)
-        self.next()
-        mx.eval(self.codes)
+        for each in self.cache:
+            mx.eval(each.update_and_fetch(*past(peer.args, peer.dtype, context)))
+        self.codes = mx.random.randint(1, 2048, (1, peer.args.audio_num_codebooks), key=mx.random.key(context))
+        self._tokens, self._mask = row(self.codes[:, None])
 
     def next(self) -> None:
         self.codes = self._peer.frame(self._tokens, self._mask, self.cache)
@@ -197,12 +202,11 @@ class MlxAudio(Peer):
         sesame = imported("mlx_audio.tts.models.sesame.sesame")
         sampling, cache = imported("mlx_audio.lm.sample_utils"), imported("mlx_audio.lm.models.cache")
         args = ours.args
-        self.codebooks = args.audio_num_codebooks
-        depth = llama(args.decoder) | {"num_codebooks": self.codebooks, "vocab_size": args.audio_vocab_size}
+        depth = llama(args.decoder) | {"num_codebooks": args.audio_num_codebooks, "vocab_size": args.audio_vocab_size}
         depth |= {"backbone_hidden_size": args.backbone.embed_dim, "attention_dropout": 0.0, "initializer_range": 0.02}
         depth |= {"hidden_act": "silu", "use_cache": True}
         config = llama(args.backbone) | {"depth_decoder_config": depth, "text_vocab_size": args.text_vocab_size}
-        config |= {"audio_vocab_size": args.audio_vocab_size, "audio_num_codebooks": self.codebooks}
+        config |= {"audio_vocab_size": args.audio_vocab_size, "audio_num_codebooks": args.audio_num_codebooks}
         self._model = sesame.SesameModel(config)
         self._move(ours)
         self._model.setup_caches(1)
@@ -227,7 +231,8 @@ class CsmMlx(Peer):
         ):
             known["ours"] = llamas.ModelArgs(vocab_size=args.text_vocab_size, **llama(part))
         sizes = {"n_text_vocab": args.text_vocab_size, "n_audio_vocab": args.audio_vocab_size}
-        self._model = models.CSM(models.ModelArgs("ours", "ours", n_audio_codebooks=self.codebooks, **sizes))
+        sizes |= {"n_audio_codebooks": args.audio_num_codebooks}
+        self._model = models.CSM(models.ModelArgs("ours", "ours", **sizes))
         self._move(ours)
         self._new_cache = cache.make_prompt_cache
         self._sampler = sampling.make_sampler(temp=TEMPERATURE, top_k=TOP_K)
@@ -245,6 +250,12 @@ def row(codes: mx.array) -> tuple[mx.array, mx.array]:
     text = mx.zeros((*codes.shape[:2], 1), mx.int32)
     tokens = mx.concat([codes.astype(mx.int32), text], axis=2)
     return tokens, mx.concat([mx.ones(codes.shape, mx.bool_), text.astype(mx.bool_)], axis=2)
+
+
+def past(args: ModelArgs, dtype: mx.Dtype, positions: int) -> tuple[mx.array, mx.array]:
+    """Keys and values of one layer of the backbone (1, Hkv, T, d): a frame takes as long with any."""
+    shape = 1, args.backbone.num_kv_heads, positions, args.backbone.head_dim
+    return tuple((mx.random.normal(shape, key=mx.random.key(i)) / 10).astype(dtype) for i in range(2))
 
 
 def llama(args: TransformerArgs) -> dict:

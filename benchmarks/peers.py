@@ -19,6 +19,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 
@@ -66,11 +67,9 @@ def serve(a: argparse.Namespace) -> None:
     began_s = time.perf_counter()
     args = narrow(MISO_8B) if a.count else MISO_8B if a.full else SMALL
     try:
-        if a.count:
-            with as_on_a_gpu():  # what is chosen at load
-                engine = ENGINES[a.child](random_weights(args, mx.float32))
-        else:
-            engine = ENGINES[a.child](random_weights(args, mx.bfloat16 if a.full else mx.float32))
+        weights = random_weights(args, mx.bfloat16 if a.full or a.count else mx.float32)
+        with as_on_a_gpu() if a.count and a.child == "ours" else nullcontext():  # ours chooses at load
+            engine = ENGINES[a.child](weights)
     except Missing as missing:
         print(json.dumps({"missing": str(missing)}), flush=True)
         return
