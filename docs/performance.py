@@ -1,4 +1,4 @@
-"""What docs/performance.md predicts, as misod/weights/predict.py computes it. The rest of that page is written by hand."""
+"""The section "Predicted" of docs/performance.md, from misod/weights/predict.py. The rest is written by hand."""
 
 from pathlib import Path
 
@@ -21,17 +21,18 @@ def page() -> str:
 def section() -> str:
     reads = ", ".join(f"{p} {(frame_bytes(MISO_8B, p) + kv_bytes(MISO_8B, 500)) / 1e9:.2f} GB" for p in PRECISIONS)
     return f"""
-For one row, 500 positions: the frame takes at least the longer, and at most the sum, of bytes / bandwidth and launches x the cost of one.
+For one row, 500 positions: the frame takes at least the longer, and at most the sum, of bytes / bandwidth and
+launches x the cost of one.
 
     bytes     = weights (docs/precision.md) and 65 MB of keys and values: {reads}
     launches  = {predict.launches(MISO_8B):,}: 3,702 (above) and 64 copies
-    one       = 7.5 us on an H200 with CUDA (measured); {predict.LAUNCH_US:g} us on Metal (a guess, nobody has measured it here)
+    one       = 7.5 us on an H200 with CUDA (measured); {predict.LAUNCH_US:g} us on Metal (a guess, not measured)
 
 {table()}
 
-Milliseconds a frame; below 80 is faster than real time. Nothing of this table is a measurement: on a Mac, `misoctl bench` shows what was
-predicted for it beside what it does. The code is misod/weights/predict.py, this section is made from it (`python -m docs.render`). Chips
-of one name with fewer GPU cores may have less bandwidth than stated here.
+Milliseconds a frame; below 80 is faster than real time. Nothing of this table is a measurement: on a Mac,
+`misoctl bench` shows what was predicted for it beside what it does. Chips of one name with fewer GPU cores may have
+less bandwidth than stated here. The code is misod/weights/predict.py; `python -m docs.render` makes this section.
 """
 
 

@@ -307,9 +307,8 @@ def bench(model, seconds, rounds, quiet, as_json) -> None:
       misoctl bench --model miso --seconds 10
       misoctl bench --json | jq '.speeds[] | {rows, rtf}'
 
-    It takes a minute at most with the bundled voice, and nothing is played. What others have spoken meanwhile makes
-    it slower. A real-time factor below 1 is faster than speech. On a Mac, what its memory's bandwidth promises is
-    shown beside it.
+    Half a minute with the bundled voice; nothing is played. What else is spoken meanwhile makes it slower. A
+    real-time factor below 1 is faster than speech. On a Mac, what its bandwidth promises is shown beside it.
     """
     from misoctl.bench import lines, measure, to_json
     from misoctl.start import connect

@@ -33,7 +33,7 @@ class Frame:
 
 
 def chip_of(brand: str) -> str | None:
-    """Of what sysctl machdep.cpu.brand_string says: "Apple M2 Pro" -> "M2 Pro". None where its bandwidth is not known."""
+    """ "Apple M2 Pro", as sysctl machdep.cpu.brand_string says -> "M2 Pro"; None where its bandwidth is not known."""
     found = re.fullmatch(r"Apple (M\d+(?: (?:Pro|Max|Ultra))?)", brand.strip())
     return found[1] if found and found[1] in GB_PER_S else None
 
