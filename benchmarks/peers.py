@@ -124,6 +124,8 @@ def started(a: argparse.Namespace) -> list[Engine]:
             continue
         print(f"{name}: loaded in {engine.first['load_s']:.1f} s", file=sys.stderr)
         engines.append(engine)
+    if not engines:
+        raise SystemExit("none of these engines is here")
     return engines
 
 
