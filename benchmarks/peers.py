@@ -30,7 +30,7 @@ from benchmarks.peer_engines import ENGINES, SMALL, Missing, random_weights
 from misod.weights.dims import MISO_8B
 
 REQUESTS = 40
-LENGTHS = [20 + 37 * i % 400 for i in range(REQUESTS)]  # positions; none twice
+LENGTHS = [10 + 37 * i % 120 for i in range(REQUESTS)]  # positions; none twice
 
 
 class Engine:
