@@ -30,7 +30,6 @@ from benchmarks.peer_engines import ENGINES, SMALL, Missing, random_weights
 from misod.weights.dims import MISO_8B
 
 REQUESTS = 40
-LENGTHS = [10 + 37 * i % 120 for i in range(REQUESTS)]  # positions; none twice
 
 
 class Engine:
@@ -44,8 +43,8 @@ class Engine:
         self._process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.first = self._read()
 
-    def ask(self, what: str, **how) -> dict:
-        self._process.stdin.write(json.dumps({"do": what} | how) + "\n")
+    def ask(self, do: str, **how) -> dict:
+        self._process.stdin.write(json.dumps({"do": do} | how) + "\n")
         self._process.stdin.flush()
         return self._read()
 
@@ -83,7 +82,7 @@ def serve(a: argparse.Namespace) -> None:
                 speeches[context] = engine.speech(context)
             answer = {"ms": speeches[context].run(how["frames"])}
         else:
-            answer = does[what](engine)
+            answer = does[what](engine, **how)
         print(json.dumps(answer), flush=True)
 
 
@@ -99,12 +98,13 @@ def count(engine) -> dict:
     return {"launching": sum(n for kind, n in found.items() if kind not in NO_KERNEL), "all": sum(found.values())}
 
 
-def memory(engine) -> dict:
-    """Bytes in use after each request, and at most during one."""
+def memory(engine, longest: int) -> dict:
+    """Bytes in use after each request, and at most during one. Each has another length, in positions."""
     mx.clear_cache()
     mx.reset_peak_memory()
     before, after = mx.get_active_memory(), []
-    for seed, length in enumerate(LENGTHS):
+    for seed in range(REQUESTS):
+        length = longest * (7 * seed % REQUESTS + 1) // REQUESTS
         engine.greedy(mx.random.randint(1, 2048, (1, length, 32), key=mx.random.key(seed)), frames=3)
         after.append(mx.get_active_memory())
     return {"loaded": before, "after": after, "peak": mx.get_peak_memory()}
@@ -184,6 +184,7 @@ def main() -> None:
     p.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
     p.add_argument("--python", default=sys.executable, help="Whose environment has the peers.")
     p.add_argument("--memory", action="store_true")
+    p.add_argument("--longest", type=int, default=400, help="Positions of the longest request of --memory.")
     p.add_argument("--count", action="store_true")
     p.add_argument("--json", type=Path, help="All figures, into this file.")
     p.add_argument("--child", choices=ENGINES, help=argparse.SUPPRESS)
@@ -194,7 +195,8 @@ def main() -> None:
         return
     engines = started(a)
     if a.count or a.memory:
-        found = {engine.name: engine.ask("count" if a.count else "memory") for engine in engines}
+        how = {"do": "count"} if a.count else {"do": "memory", "longest": a.longest}
+        found = {engine.name: engine.ask(**how) for engine in engines}
         (show_counts if a.count else show_memory)(found)
     else:
         found = timed(engines, a)
