@@ -17,6 +17,7 @@ FILES = [
 ENVIRONMENT = [
     ("MISO_HOME", "Another home, with everything in it, logs too."),
     ("MISO_...", "A setting of misod where misoctl starts it: MISO_MAX_ROWS is max_rows. See misoctl-config(1)."),
+    ("MISO_HTTP_TOKEN", "The token that misoctl-http(1) takes."),
     ("MISO_TRANSCRIBER_MODEL", "As --transcriber of misoctl-learn(1)."),
     ("NO_COLOR", "If set, nothing is coloured. In a pipe nothing is."),
 ]

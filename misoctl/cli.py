@@ -13,6 +13,7 @@ import click
 
 import misoctl
 from misoctl import handed, service, voices
+from misoctl.http.verb import http
 from misoctl.talk import hush, tell
 from protocol import errors
 from protocol.errors import Failure
@@ -68,7 +69,7 @@ def cli() -> None:
     """
 
 
-for verb in (*handed.VERBS, *voices.VERBS, service.service):
+for verb in (*handed.VERBS, *voices.VERBS, service.service, http):
     cli.add_command(verb)
 
 

@@ -38,7 +38,7 @@ def _within(directory: Path) -> list[str]:
         return []
 
 
-FILES = ("clip", "file", "like", "output", "receipt", "script", "source", "text_file")
+FILES = ("clip", "file", "like", "output", "receipt", "script", "source", "text_file", "token_file")
 FOLDERS = ("origin", "stems")
 NAMES: dict[str, Names] = {"voice": voices, "model": models, "key": lambda: iter(SETTINGS)}  # by what a verb calls it
 PLACES: dict[str, Names] = {  # where that says too little

@@ -11,7 +11,7 @@ from pathlib import Path
 from protocol.errors import BAD_CONFIG, Failure, did_you_mean, near
 from protocol.paths import make_directories
 
-NO_SETTINGS = ("MISO_HOME", "MISO_TRANSCRIBER_MODEL")  # variables that misoctl reads
+NO_SETTINGS = ("MISO_HOME", "MISO_HTTP_TOKEN", "MISO_TRANSCRIBER_MODEL")  # variables that misoctl reads
 
 
 class ConfigError(Failure):

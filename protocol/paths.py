@@ -48,6 +48,11 @@ class Paths:
         return self.home / "prefixes"
 
     @property
+    def http_token(self) -> Path:
+        """What a request over HTTP must carry."""
+        return self.home / "http-token"
+
+    @property
     def downloads(self) -> Path:
         """What `pull` has fetched and not yet converted."""
         return self.home / "downloads"

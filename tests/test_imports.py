@@ -13,6 +13,10 @@ ARROWS = {
         "import misoctl.cli",
         HEAVY | {"misod", "zmq", "msgpack", "platformdirs", "subprocess"},
     ),
+    "misoctl http --help needs not what it serves with": (
+        "import misoctl.cli as c\ntry: c.cli(['http', '--help'])\nexcept SystemExit: pass",
+        HEAVY | {"misod", "zmq", "msgpack", "platformdirs", "subprocess", "starlette", "uvicorn", "asyncio"},
+    ),
     "misoctl --help needs neither zmq nor msgpack": (
         "import sys, misoctl.cli as c; sys.argv[1:] = ['--help']\ntry: c.main()\nexcept SystemExit: pass",
         HEAVY | {"misod", "zmq", "msgpack", "platformdirs"},
@@ -21,6 +25,10 @@ ARROWS = {
         "import misoctl.cli, misoctl.client, misoctl.handed, misoctl.player, misoctl.sink, misoctl.speech, zmq\n"
         "import misoctl.start, misoctl.learning, misoctl.transcriber, misoctl.voicefile, misoctl.voices\n"
         "import misoctl.completion, misoctl.service, misoctl.launchd, misoctl.systemd, misoctl.bench",
+        HEAVY | {"misod"},
+    ),
+    "the listener over HTTP loads nothing heavy, nor the daemon": (
+        "import misoctl.http.app, misoctl.http.listen, misoctl.encode",
         HEAVY | {"misod"},
     ),
     "protocol imports neither side": (
