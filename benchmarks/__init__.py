@@ -1,1 +1,5 @@
-"""Run by hand: what is too slow, too noisy or too heavy to be a test."""
+"""What is measured, each with its own `python -m benchmarks.NAME`; as the daemon does, before anything imports mlx."""
+
+from misod.before_mlx import prepare
+
+prepare()

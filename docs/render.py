@@ -2,7 +2,7 @@
 
 from pathlib import Path, PurePosixPath
 
-from docs import exit_codes, man
+from docs import exit_codes, man, performance
 from misoctl.launchd import Launchd
 from protocol.paths import AGENT_LABEL, Paths
 
@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[1]
 def files() -> dict[str, str]:
     """Path in the repository -> text."""
     manual = {f"docs/man/{name}": page for name, page in man.pages().items()}
-    return {f"launchd/{AGENT_LABEL}.plist": plist(), "docs/exit-codes.md": exit_codes.page(), **manual}
+    pages = {"docs/exit-codes.md": exit_codes.page(), "docs/performance.md": performance.page()}
+    return {f"launchd/{AGENT_LABEL}.plist": plist(), **pages, **manual}
 
 
 def plist() -> str:

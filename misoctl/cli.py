@@ -20,6 +20,7 @@ from protocol.errors import Failure
 from protocol.exits import Program
 
 SECONDS = click.FloatRange(0.1, 1e8)
+LONG = "How long each row speaks."
 KEEP_HELP = "Seconds without a request after which the model is freed, from now on."
 EXIT_HELP = "\b\nExit codes:\n" + "\n".join(
     textwrap.fill(f"{code:>5}  {text}", 76, subsequent_indent=" " * 7) for code, text in errors.EXIT_CODES.items()
@@ -291,6 +292,33 @@ def stop(quiet) -> None:
     from protocol.paths import find_paths
 
     stop_daemon(find_paths(), hush if quiet else tell)
+
+
+@cli.command()
+@click.option("--model", metavar="NAME", help="Measure this model; `misoctl list` shows which are here.")
+@click.option("--seconds", type=click.FloatRange(0.5, 60), callback=_finite, default=3.0, show_default=True, help=LONG)
+@click.option("--rounds", type=click.IntRange(1, 100), default=5, show_default=True, help="First sounds to time.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+def bench(model, seconds, rounds, quiet, as_json) -> None:
+    """Measure this machine: first sound, speed of 1 to 8 rows at once, memory.
+
+    \b
+      misoctl bench
+      misoctl bench --model miso --seconds 10
+      misoctl bench --json | jq '.speeds[] | {rows, rtf}'
+
+    Half a minute with the bundled voice; nothing is played. What else is spoken meanwhile makes it slower. A
+    real-time factor below 1 is faster than speech. On a Mac, what its bandwidth promises is shown beside it.
+    """
+    from misoctl.bench import lines, measure, to_json
+    from misoctl.start import connect
+    from protocol.paths import find_paths
+
+    talk = hush if quiet else tell
+    with connect(find_paths(), True, talk) as client:
+        found = measure(client, model, seconds, rounds, talk)
+    click.echo(to_json(found) if as_json else "\n".join(lines(found)))
 
 
 @cli.command()

@@ -96,6 +96,32 @@ class Client:
         self._send(message)
         yield from self._cancelling(message.id, self._stream(message.id))
 
+    def say_together(self, requests: list[dict]) -> Iterator[m.Message]:
+        """As say, for several at once: what comes for any of them, until each has its done."""
+        acked = {self._new_id(): 0 for _ in requests}
+        try:
+            for request, asked in zip(acked, requests, strict=True):
+                self._let_out()
+                self._send(m.Say(id=request, **asked))
+            while acked:
+                message = self._receive_any(None)
+                if isinstance(message, m.Error) and (message.id is None or message.id in acked):
+                    acked.pop(message.id, None)
+                    raise Failure.of_code(message.code, message.message)
+                if message.id not in acked:
+                    continue
+                if isinstance(message, m.Done):
+                    del acked[message.id]
+                if isinstance(message, m.Pcm) and message.seq + 1 - acked[message.id] >= m.ACK_FRAMES:
+                    acked[message.id] = message.seq + 1
+                    self._let_out()
+                    self._try_send(m.Ack(id=message.id, seq=message.seq))
+                yield message
+        except BaseException:  # closed by the caller, a signal while we waited, or one of them failed
+            for request in acked:
+                self._try_send(m.Cancel(id=request))
+            raise
+
     def load(self, model: str | None, keep_alive_s: float | None = None) -> Iterator[m.Message]:
         """Yields progress as it comes, last the status once the model is there. Raises Failure."""
         yield from self._change(m.Load(id=self._new_id(), model=model, keep_alive_s=keep_alive_s))
@@ -154,6 +180,10 @@ class Client:
     def _send(self, message: m.Message) -> None:
         if not self._try_send(message):
             raise Lost
+
+    def _let_out(self) -> None:
+        """Wait for room in the pipe, which holds less than many requests send at once."""
+        self._dealer.poll(ANSWER_S * 1000, self._zmq.POLLOUT)
 
     def _try_send(self, message: m.Message) -> bool:
         """False where the daemon is gone: what it sent before that may still be read."""

@@ -143,7 +143,20 @@ def verify(model, quiet) -> None:
         tell(f"{model}: all {len(made.files)} files are as they were made, digest {made.digest[:12]}")
 
 
-MODEL_VERBS = (pull, list_, show, rm, verify)
+@click.command(hidden=True)
+@click.argument("model")
+def predict(model) -> None:
+    """For `misoctl bench`: how long a frame of MODEL takes on this machine by arithmetic, as JSON."""
+    from misod.doctor.finding import run
+    from misod.weights import models
+    from misod.weights.predict import of_model
+
+    entry = models.find(find_paths().models, model)
+    brand = run("sysctl", "-n", "machdep.cpu.brand_string") if sys.platform == "darwin" else None
+    click.echo(json.dumps(of_model(entry.directory, entry.manifest.precision, brand)))
+
+
+MODEL_VERBS = (pull, list_, show, rm, verify, predict)
 
 
 @click.command()

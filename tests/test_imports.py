@@ -24,7 +24,7 @@ ARROWS = {
     "all of misoctl loads nothing heavy, nor the daemon": (
         "import misoctl.cli, misoctl.client, misoctl.handed, misoctl.player, misoctl.sink, misoctl.speech, zmq\n"
         "import misoctl.start, misoctl.learning, misoctl.transcriber, misoctl.voicefile, misoctl.voices\n"
-        "import misoctl.completion, misoctl.service, misoctl.launchd, misoctl.systemd",
+        "import misoctl.completion, misoctl.service, misoctl.launchd, misoctl.systemd, misoctl.bench",
         HEAVY | {"misod"},
     ),
     "the listener over HTTP loads nothing heavy, nor the daemon": (
@@ -65,7 +65,8 @@ ARROWS = {
         HEAVY | {"misod", "zmq", "msgpack", "platformdirs", "subprocess"},
     ),
     "what list, show and verify need of the weights loads no mlx and no numpy": (
-        "import misod.weights.budget, misod.weights.check, misod.weights.manifest, misod.weights.plan",
+        "import misod.weights.budget, misod.weights.check, misod.weights.manifest, misod.weights.plan\n"
+        "import misod.weights.predict",
         HEAVY | {"misoctl", "zmq", "misod.miso", "misod.engine"},
     ),
     "a conversion's own code loads no mlx": (

@@ -2,7 +2,7 @@
 
 import random
 import struct
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 
 import msgpack
 import pytest
@@ -240,3 +240,21 @@ def test_20000_mutated_messages_raise_nothing_but_protocol_errors():
         except ProtocolError as error:
             assert error.code in ERRORS
     assert 0 < taken < 20_000  # some mutations leave a valid message: the fuzz is near the edge
+
+
+def test_a_message_is_known_by_its_fields_and_stays_as_it_was_made():
+    ack = m.Ack(id=1, seq=2)
+    assert ack == m.Ack(seq=2, id=1) and hash(ack) == hash(m.Ack(seq=2, id=1))
+    assert ack != m.Ack(id=1, seq=3) and ack != m.Cancel(id=1)
+    assert replace(ack, seq=3) == m.Ack(id=1, seq=3)
+    assert repr(ack) == "Ack(id=1, seq=2)"
+    with pytest.raises(FrozenInstanceError):
+        ack.seq = 3
+    with pytest.raises(FrozenInstanceError):
+        del ack.seq
+
+
+@pytest.mark.parametrize("fields", [{"id": 1}, {"id": 1, "seq": 2, "more": 3}])
+def test_a_message_is_not_made_of_too_few_or_other_fields(fields):
+    with pytest.raises(TypeError, match=r"seq|more"):
+        m.Ack(**fields)
