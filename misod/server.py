@@ -19,7 +19,7 @@ import misod
 from misod import engine, runtime, style, worker
 from misod.config import Settings
 from misod.library import ANSWERS, Library
-from misod.receipt import error, fit, receipt
+from misod.receipt import error, fit, piece, receipt
 from misod.router import Router
 from misod.scheduler import Key
 from misod.session import SLOW_S, Session
@@ -118,7 +118,7 @@ class Server:
         voice, dialogue = self.library.voice_of(say), self.library.dialogue_of(say)
         speaker = say.speaker if say.speaker is not None else voice.speaker if voice else 0
         names = {"voice": say.voice or "", "dialogue": say.session or ""}
-        session = Session(peer, say.id, time.monotonic(), seed, speaker, **names)
+        session = Session(peer, say.id, time.monotonic(), seed, speaker, **names, pieces=bool(say.pieces))
         self.sessions[session.key] = session
         self.requests += 1
         log.info("say: %d bytes, %d sessions", len(say.text.encode()), len(self.sessions))
@@ -274,6 +274,8 @@ class Server:
         session = self._session(event.key)
         if session is None or session.closing:
             return
+        if event.begins and session.pieces:
+            self._send(session.peer, piece(session.id, event.begins))
         seq = session.frame_sent(len(event.pcm) // 2, time.monotonic())
         self.frames += 1
         self.spoken_s += len(event.pcm) / 2 / self.ready.sample_rate

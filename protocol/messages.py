@@ -130,6 +130,7 @@ class Say(Message):
     emoji: str | None = _str(1, 16, optional=True)
     level: bool | None = _bool(optional=True)
     script: bool | None = _bool(optional=True)
+    pieces: bool | None = _bool(optional=True)
     model: str | None = _str(1, 64, optional=True)
     keep_alive_s: float | None = _float(0.1, 1e8, optional=True)
 
@@ -264,6 +265,18 @@ class Progress(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Piece(Message):
+    """What the pcm after it says, up to the next of these. `number` counts from 0."""
+
+    t: ClassVar[str] = "piece"
+    id: int = _id()
+    number: int = _int(0, UINT32)
+    sentence: int = _int(0, UINT32)
+    spoken: str = _str(0, MAX_SPOKEN_BYTES)
+    spans: bytes = _bin(0, MAX_SPANS_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pcm(Message):
     """One frame of speech, mono signed 16-bit little-endian. `seq` counts from 0 without a gap."""
 
@@ -392,4 +405,5 @@ class Status(Message):
 _FROM_CLIENT = [Hello, Say, Cancel, Ack, Load, Unload, Learn, VoicesRequest, Forget, Export, Import]
 _FROM_CLIENT += [SessionsRequest, ForgetSession, StatusRequest, Drain]
 FROM_CLIENT = {m.t: m for m in _FROM_CLIENT}
-FROM_DAEMON = {m.t: m for m in (Welcome, Accepted, Progress, Pcm, Done, Error, Voices, VoiceFile, Sessions, Status)}
+_FROM_DAEMON = [Welcome, Accepted, Progress, Piece, Pcm, Done, Error, Voices, VoiceFile, Sessions, Status]
+FROM_DAEMON = {m.t: m for m in _FROM_DAEMON}

@@ -77,6 +77,7 @@ class KittenRow(Row):
         default_factory=deque
     )  # pieces in the making, and whether it is the last
     seams: Seams | None = None
+    heard: int = 0  # pieces
     flaw: str = ""  # cap: a piece that did not end of itself
     fault: str = ""  # the row cannot go on
 
@@ -249,12 +250,13 @@ class KittenEngine:
             return Fault(row.fault)
         parts, end = [np.zeros(0, np.float32)], None
         most = row.say.max_seconds and int(row.say.max_seconds * SAMPLE_RATE)
-        while row.sounds and row.sounds[0][0].done() and not end:
+        if row.sounds and row.sounds[0][0].done():  # one: a chunk is of one piece
             sound, last = row.sounds.popleft()
+            row.heard += 1
             parts.append(row.seams.join(sound.result(), last, most))
             if last or row.seams.samples == most:
                 end = "cap" if row.seams.samples == most else row.flaw or "eos"
-        return Chunk(np.concatenate(parts), end)
+        return Chunk(np.concatenate(parts), end, piece=max(0, row.heard - 1))
 
     def _voice_past(self, voice: Voice) -> Past:
         """What every prompt of the voice begins with, read once."""
