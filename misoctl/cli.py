@@ -13,6 +13,7 @@ import click
 
 import misoctl
 from misoctl import handed, service, voices
+from misoctl.options import output_options
 from misoctl.talk import hush, tell
 from protocol import errors
 from protocol.errors import Failure
@@ -75,9 +76,9 @@ for verb in (*handed.VERBS, *voices.VERBS, service.service):
 @click.argument("text", nargs=-1)
 @click.option("-f", "--file", "source", metavar="FILE", help="Read the text from FILE; - is standard input.")
 @click.option("--script", metavar="FILE", help="Speak a script, a turn a line: `[0] words` or `anna: words`.")
-@click.option("--stems", metavar="DIR", help="With --script: a WAV of each turn, too.")
-@click.option("-o", "--output", metavar="FILE", help="Write a WAV; - streams it to standard output.")
-@click.option("--raw", is_flag=True, help="Write bare samples (s16le, mono) to standard output.")
+@click.option("--stems", metavar="DIR", help="With --script: a file of each turn, too.")
+@output_options
+@click.option("--split-sentences", "sentences", metavar="DIR", help="A file of each sentence, too: 0001.wav, 0002.wav.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Same text, same seed: the same samples.")
 @click.option("--preset", type=click.Choice(["stable", "natural", "expressive"]), help="How freely it speaks, by name.")
 @number("--temperature", 0, 2, "How freely it speaks; 0 always takes the likeliest.")
@@ -108,7 +109,9 @@ for verb in (*handed.VERBS, *voices.VERBS, service.service):
 @click.option(
     "--strict", is_flag=True, help="Exit 1 where the speech did not end of itself, at its longest length too."
 )
-def say(text, source, script, stems, output, raw, like, clip_text, no_start, quiet, as_json, strict, **options) -> None:
+def say(
+    text, source, script, stems, where, sentences, like, clip_text, no_start, quiet, as_json, strict, **options
+) -> None:
     """Speak TEXT, or what is piped in.
 
     \b
@@ -123,27 +126,28 @@ def say(text, source, script, stems, output, raw, like, clip_text, no_start, qui
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a player or a reader that goes away has its own line
     from misoctl.client import preflight
+    from misoctl.outputs import Outputs
     from misoctl.receipt import to_json
-    from misoctl.script import Stems
-    from misoctl.speech import open_sink, read_script, read_text, report, speak
+    from misoctl.speech import read_script, read_text, report, speak
     from misoctl.start import connect
     from protocol.paths import find_paths
 
     if stems is not None and script is None:
         raise click.UsageError("--stems is for --script")
+    outputs = Outputs(**where, stems=stems, sentences=sentences, data="--json" if as_json else "")
     talk = hush if quiet else tell
     dialogue = None if script is None else read_script(text, source, script)
     words = dialogue.text if dialogue else read_text(text, source)
     if words is None:
         talk("nothing to say")
         return
-    options = {name: value for name, value in options.items() if value is not None} | {"script": bool(script) or None}
+    options = {name: value for name, value in options.items() if value is not None}
+    options |= {"script": bool(script) or None, "pieces": bool(sentences) or None}
     options |= voices.one_off(like, clip_text, options, talk)
     if no_start:
         preflight(find_paths())  # before a file is made or a player looked for
-    turns = Stems(stems, dialogue.names) if stems else None
     with (
-        open_sink(output, raw, as_json, turns) as sink,
+        outputs.open(dialogue and dialogue.names) as sink,
         connect(find_paths(), not no_start, talk) as client,
         voices.suggesting(client, options.get("voice")),
     ):
@@ -155,10 +159,9 @@ def say(text, source, script, stems, output, raw, like, clip_text, no_start, qui
 
 @cli.command()
 @click.argument("receipt")
-@click.option("-o", "--output", metavar="FILE", help="Write a WAV; - streams it to standard output.")
-@click.option("--raw", is_flag=True, help="Write bare samples (s16le, mono) to standard output.")
+@output_options
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
-def replay(receipt, output, raw, quiet) -> None:
+def replay(receipt, quiet, where) -> None:
     """Render the same samples again from the RECEIPT that `say --json` printed.
 
     \b
@@ -166,13 +169,15 @@ def replay(receipt, output, raw, quiet) -> None:
       misoctl replay a.json -o b.wav
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    from misoctl.outputs import Outputs
     from misoctl.receipt import read
-    from misoctl.speech import open_sink, report, speak
+    from misoctl.speech import report, speak
     from misoctl.start import connect
     from protocol.paths import find_paths
 
+    outputs = Outputs(**where)
     talk, wanted = hush if quiet else tell, read(receipt)
-    with open_sink(output, raw, False) as sink, connect(find_paths(), True, talk) as client:
+    with outputs.open() as sink, connect(find_paths(), True, talk) as client:
         *_, now = client.load(wanted.model)
         if now.digest != wanted.digest:
             raise Failure(errors.BAD_DATA, f"{receipt} was spoken by other weights than {now.model} has", "pull those")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import struct
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 
 from protocol import codec, errors
@@ -25,28 +26,25 @@ MAX_RECEIPT_BYTES = 8 << 20
 
 
 class Hashed:
-    """A sink that also knows the sha256 of all samples that went through it, and gives each turn's to `stems`."""
+    """A sink that also knows the sha256 of all samples that went through it, and has a file of each part written."""
 
-    def __init__(self, sink, stems=None):
-        self._sink, self._stems, self._sha256 = sink, stems, hashlib.sha256()
+    def __init__(self, sink, parts=()):
+        self._sink, self._parts, self._sha256 = sink, parts, hashlib.sha256()
 
-    def turn(self, number: int) -> None:
-        """What is written from now on is of this turn."""
-        if self._stems:
-            self._stems.turn(number)
+    def see(self, message: m.Piece | m.Pcm) -> None:
+        """What is written from now on is of it."""
+        for part in self._parts:
+            part.see(message)
 
     def write(self, pcm: bytes, rate_hz: int) -> None:
         self._sha256.update(pcm)
-        self._sink.write(pcm, rate_hz)
-        if self._stems:
-            self._stems.write(pcm, rate_hz)
+        for sink in (self._sink, *self._parts):
+            sink.write(pcm, rate_hz)
 
     def close(self, whole: bool) -> None:
-        try:
-            self._sink.close(whole)
-        finally:
-            if self._stems:
-                self._stems.close(whole)
+        with ExitStack() as closing:  # each, whatever becomes of the others
+            for sink in (*self._parts, self._sink):
+                closing.callback(sink.close, whole)
 
     @property
     def sha256(self) -> str:

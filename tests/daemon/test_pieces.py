@@ -1,6 +1,7 @@
 """`piece` messages: what the frames after them say, and which part of the text that is."""
 
 import struct
+from itertools import pairwise
 
 from harness import Raw, frames_of
 
@@ -19,7 +20,7 @@ def test_each_piece_is_told_before_its_first_frame_and_together_they_are_the_rec
         got = raw.until(m.Done, ack=True)
     pieces, done = [x for x in got if isinstance(x, m.Piece)], got[-1]
     kinds = [type(x) for x in got if isinstance(x, m.Piece | m.Pcm)]
-    assert kinds[0] is m.Piece and all(b is m.Pcm for a, b in zip(kinds, kinds[1:], strict=False) if a is m.Piece)
+    assert kinds[0] is m.Piece and all(b is m.Pcm for a, b in pairwise(kinds) if a is m.Piece)
     assert [(piece.number, piece.sentence) for piece in pieces] == [(0, 0), (1, 1), (2, 2)]
     assert " ".join(piece.spoken for piece in pieces) == done.spoken
     shift, joined = 0, []
@@ -46,13 +47,13 @@ def test_each_turn_of_a_script_begins_a_piece(nano):
     with Raw(nano) as raw:
         raw.say(1, text, script=True, pieces=True)
         got = raw.until(m.Done, ack=True)
-    first_frames = [(a.spoken, a.sentence, b.turn) for a, b in zip(got, got[1:], strict=False) if isinstance(a, m.Piece)]
+    first_frames = [(a.spoken, a.sentence, b.turn) for a, b in pairwise(got) if isinstance(a, m.Piece)]
     assert first_frames == [("Hello there.", 0, 0), ("Good day.", 1, 1)]
     assert [text[c:d] for x in got if isinstance(x, m.Piece) for _, _, c, d in spans_of(x)][-1] == "day."
 
 
 def test_parts_of_a_long_sentence_are_of_one_sentence(nano):
-    long = "It is a " + "very " * 90 + "long way. And back."
+    long = "It is a " + "very " * 62 + "long way. And back."
     with Raw(nano) as raw:
         raw.say(1, long, pieces=True, max_seconds=60)
         pieces = [x for x in raw.until(m.Done, ack=True) if isinstance(x, m.Piece)]

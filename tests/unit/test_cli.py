@@ -21,6 +21,7 @@ from protocol import messages as m
 from protocol.paths import find_paths
 
 TEXT_LIMIT = m.MAX_TEXT_BYTES
+ROOT = str(Path(cli.__file__).parents[1])
 
 
 @pytest.fixture
@@ -261,8 +262,20 @@ def test_json_and_the_speech_cannot_share_standard_output(misoctl):
         assert "--json" in usage(misoctl("say", "hi", "--json", *arguments))
 
 
-def test_raw_is_for_standard_output_only(misoctl, tmp_path):
-    assert "--raw" in usage(misoctl("say", "hi", "--raw", "-o", str(tmp_path / "x.raw")))
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("-o", "talk.m4a"), ".m4a is no format that miso writes; it has .wav, .flac, .ogg, .opus, .mp3, .raw"),
+        (("-o", "talk.v2"), "or say which with --format"),
+        (("--raw", "--format", "mp3", "-o", "talk"), "give one of them"),
+        (("--format", "mp3"), "--format is for -o FILE"),
+        (("-o", "-", "--format", "aiff"), "Invalid value for '--format'"),
+    ],
+)
+def test_an_output_that_is_no_format_is_exit_2_before_anything_is_started(misoctl, home, tmp_path, arguments, said):
+    line = usage(misoctl("say", "hi", *arguments, cwd=tmp_path, env={"PYTHONPATH": ROOT}))
+    assert said in line and line.count("\n") == 1
+    assert not home.exists() and list(tmp_path.iterdir()) == []
 
 
 def test_an_output_that_cannot_be_made_is_exit_73_before_anything_is_started(misoctl, home, tmp_path):

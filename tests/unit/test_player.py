@@ -205,7 +205,7 @@ def test_interrupted_the_player_and_all_it_started_are_dead_even_if_they_ignore_
 def test_a_signal_while_the_rest_plays_kills_the_player(programs, tmp_path, name, number):
     """The daemon is done long before the sound is: most Ctrl-C come here."""
     from misoctl.cli import _stop_on_signals
-    from misoctl.speech import open_sink
+    from misoctl.outputs import Outputs
 
     programs(name, STUBBORN)
     before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
@@ -214,7 +214,7 @@ def test_a_signal_while_the_rest_plays_kills_the_player(programs, tmp_path, name
     code += f"os.kill({os.getpid()}, {number:d})"
     subprocess.Popen([sys.executable, "-c", code, tmp_path / "pids"])
     try:
-        with pytest.raises(Stopped) as caught, open_sink(None, False, False) as sink:
+        with pytest.raises(Stopped) as caught, Outputs().open() as sink:
             sink.write(PCM, RATE)
     finally:
         for n, handler in before.items():
