@@ -14,6 +14,8 @@ import click
 import misoctl
 from misoctl import handed, service, voices
 from misoctl.options import output_options
+from misoctl.playing.devices import devices
+from misoctl.playing.options import play_options
 from misoctl.talk import hush, tell
 from protocol import errors
 from protocol.errors import Failure
@@ -68,7 +70,7 @@ def cli() -> None:
     """
 
 
-for verb in (*handed.VERBS, *voices.VERBS, service.service):
+for verb in (*handed.VERBS, *voices.VERBS, service.service, devices):
     cli.add_command(verb)
 
 
@@ -109,8 +111,9 @@ for verb in (*handed.VERBS, *voices.VERBS, service.service):
 @click.option(
     "--strict", is_flag=True, help="Exit 1 where the speech did not end of itself, at its longest length too."
 )
+@play_options
 def say(
-    text, source, script, stems, where, sentences, like, clip_text, no_start, quiet, as_json, strict, **options
+    text, source, script, stems, where, sentences, play, like, clip_text, no_start, quiet, as_json, strict, **options
 ) -> None:
     """Speak TEXT, or what is piped in.
 
@@ -147,13 +150,13 @@ def say(
     if no_start:
         preflight(find_paths())  # before a file is made or a player looked for
     with (
-        outputs.open(dialogue and dialogue.names) as sink,
+        outputs.open(play.telling(talk), dialogue and dialogue.names) as sink,
         connect(find_paths(), not no_start, talk) as client,
         voices.suggesting(client, options.get("voice")),
     ):
         done = speak(client, words, options, sink, talk)
     if as_json:
-        click.echo(to_json(done, words, options, sink.sha256))
+        click.echo(to_json(done, words, options, sink))
     report(done, quiet, strict)
 
 
@@ -161,7 +164,8 @@ def say(
 @click.argument("receipt")
 @output_options
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
-def replay(receipt, quiet, where) -> None:
+@play_options
+def replay(receipt, quiet, where, play) -> None:
     """Render the same samples again from the RECEIPT that `say --json` printed.
 
     \b
@@ -177,7 +181,7 @@ def replay(receipt, quiet, where) -> None:
 
     outputs = Outputs(**where)
     talk, wanted = hush if quiet else tell, read(receipt)
-    with outputs.open() as sink, connect(find_paths(), True, talk) as client:
+    with outputs.open(play.telling(talk)) as sink, connect(find_paths(), True, talk) as client:
         *_, now = client.load(wanted.model)
         if now.digest != wanted.digest:
             raise Failure(errors.BAD_DATA, f"{receipt} was spoken by other weights than {now.model} has", "pull those")

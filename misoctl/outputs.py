@@ -8,7 +8,7 @@ import click
 
 from misoctl.formats import format_of, open_output
 from misoctl.parts import Parts, Sentences, Stems
-from misoctl.player import open_player
+from misoctl.playing.options import Play
 from misoctl.receipt import Hashed
 
 
@@ -46,14 +46,15 @@ class Outputs:
         return format_of(self.target) if self.target else "wav"
 
     @contextmanager
-    def open(self, names: list[str] | None = None) -> Iterator[Hashed]:
+    def open(self, play: Play, names: list[str] | None = None) -> Iterator[Hashed]:
         """Opened before anything is spoken; closed on every way out, on all but one with whole=False.
 
         `names`: who speaks each turn.
         """
         parts: list[Parts] = [Stems(self.stems, names, self.format)] if self.stems else []
         parts += [Sentences(self.sentences, self.format)] if self.sentences else []
-        sink = Hashed(open_output(self.target, self.format) if self.target else open_player(), parts)
+        player = play.open(self.target)
+        sink = Hashed(player or open_output(self.target, self.format), parts, player)
         try:
             yield sink
             sink.close(whole=True)

@@ -26,10 +26,14 @@ MAX_RECEIPT_BYTES = 8 << 20
 
 
 class Hashed:
-    """A sink that also knows the sha256 of all samples that went through it, and has a file of each part written."""
+    """A sink that also knows the sha256 of all samples that went through it, and has a file of each part written.
 
-    def __init__(self, sink, parts=()):
+    `player`: the sink again, where it is one.
+    """
+
+    def __init__(self, sink, parts=(), player=None):
         self._sink, self._parts, self._sha256 = sink, parts, hashlib.sha256()
+        self.player = player
 
     def see(self, message: m.Piece | m.Pcm) -> None:
         """What is written from now on is of it."""
@@ -50,13 +54,19 @@ class Hashed:
     def sha256(self) -> str:
         return self._sha256.hexdigest()
 
+    def played(self) -> dict:
+        """What only the player knows; of a file, nothing."""
+        player = self.player
+        return {"underruns": player and player.underruns, "gap_s": player and round(player.gap_s, 3)}
 
-def to_json(done: m.Done, text: str, options: dict, sha256: str) -> str:
+
+def to_json(done: m.Done, text: str, options: dict, sink: Hashed) -> str:
     """`options`: as asked for, on the wire's names."""
     asked = {"text": text} | {name: options.get(name) for name in ASKED}
     numbers = struct.unpack(f"<{len(done.spans) // 4}I", done.spans[: len(done.spans) // 16 * 16])
     spans = [numbers[i : i + 4] for i in range(0, len(numbers), 4)]
-    return json.dumps(asked | asdict(done) | {"spans": spans, "sha256": sha256}, ensure_ascii=False)
+    known = {"spans": spans, "sha256": sink.sha256} | sink.played()
+    return json.dumps(asked | asdict(done) | known, ensure_ascii=False)
 
 
 @dataclass(frozen=True)

@@ -80,9 +80,13 @@ def _check_encoding(text: str) -> None:
 
 def speak(client: Client, text: str, options: dict, sink: Hashed, tell: Callable[[str], None]) -> m.Done:
     """Stream one request into `sink`. Interrupted, it closes the sink first: silence at once."""
+    if sink.player:
+        sink.player.expect(text, options.get("max_seconds"))
     stream = client.say(text=text, **options)
     try:
         for message in telling(stream, tell):
+            if isinstance(message, m.Accepted) and sink.player:
+                sink.player.accepted(message.rtf)
             if isinstance(message, m.Piece | m.Pcm):
                 sink.see(message)
             if isinstance(message, m.Pcm):

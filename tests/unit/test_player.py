@@ -172,7 +172,7 @@ def test_a_player_that_dies_while_the_last_bytes_go_out_is_one_line(programs, tm
         assert str(failure) == "aplay stopped playing: no reason given"
     else:
         raise AssertionError("it was taken for played")
-    sink.close(whole=False)  # as open_sink does
+    sink.close(whole=False)  # as Outputs.open does
 
 
 def test_a_talkative_player_is_not_stopped_by_its_own_words(programs, tmp_path):
