@@ -111,16 +111,19 @@ for verb in (*handed.VERBS, *voices.VERBS, service.service, devices):
 @click.option(
     "--strict", is_flag=True, help="Exit 1 where the speech did not end of itself, at its longest length too."
 )
+@click.option("--follow", is_flag=True, help="Speak each line of standard input as soon as it has come.")
+@click.option("--highlight", is_flag=True, help="Show the text on the terminal, the word that is heard in reverse.")
+@click.option("--events", is_flag=True, help="Print what happens on standard output, as JSON lines: docs/say.md.")
+@click.option("--wait/--no-wait", default=True, help="--no-wait: return once the request is accepted, and speak on.")
 @play_options
-def say(
-    text, source, script, stems, where, sentences, play, like, clip_text, no_start, quiet, as_json, strict, **options
-) -> None:
+def say(**given) -> None:
     """Speak TEXT, or what is piped in.
 
     \b
       misoctl say "It is done."
       make && misoctl say built || misoctl say broken
-      misoctl say -o - "A stream." | ffmpeg -i - hello.mp3
+      misoctl say -o hello.mp3 "A file."
+      tail -f build.log | misoctl say --follow
       misoctl say -f letter.txt --seed 7 -o letter.wav
       misoctl say --script talk.txt -o talk.wav --stems turns/
       misoctl say -v anna "In a voice that was learned."
@@ -128,36 +131,9 @@ def say(
       misoctl say -- "-5 degrees."
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a player or a reader that goes away has its own line
-    from misoctl.client import preflight
-    from misoctl.outputs import Outputs
-    from misoctl.receipt import to_json
-    from misoctl.speech import read_script, read_text, report, speak
-    from misoctl.start import connect
-    from protocol.paths import find_paths
+    from misoctl.saying import run
 
-    if stems is not None and script is None:
-        raise click.UsageError("--stems is for --script")
-    outputs = Outputs(**where, stems=stems, sentences=sentences, data="--json" if as_json else "")
-    talk = hush if quiet else tell
-    dialogue = None if script is None else read_script(text, source, script)
-    words = dialogue.text if dialogue else read_text(text, source)
-    if words is None:
-        talk("nothing to say")
-        return
-    options = {name: value for name, value in options.items() if value is not None}
-    options |= {"script": bool(script) or None, "pieces": bool(sentences) or None}
-    options |= voices.one_off(like, clip_text, options, talk)
-    if no_start:
-        preflight(find_paths())  # before a file is made or a player looked for
-    with (
-        outputs.open(play.telling(talk), dialogue and dialogue.names) as sink,
-        connect(find_paths(), not no_start, talk) as client,
-        voices.suggesting(client, options.get("voice")),
-    ):
-        done = speak(client, words, options, sink, talk)
-    if as_json:
-        click.echo(to_json(done, words, options, sink))
-    report(done, quiet, strict)
+    run(**given)
 
 
 @cli.command()

@@ -56,6 +56,10 @@ class Player:
     def gap_s(self) -> float:
         return max(self._playhead.gap_s, self._output.gap_s)
 
+    def ahead_s(self) -> float:
+        """How much of what was written is still to be heard."""
+        return self._held_s + self._playhead.ahead_s(time.monotonic())
+
     def write(self, pcm: bytes, rate_hz: int) -> None:
         now_s, audio_s = time.monotonic(), len(pcm) / 2 / rate_hz
         self._rate_hz = rate_hz

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 
 import click
 
+from misoctl import detached
 from misoctl.client import Client
 from misoctl.receipt import Hashed
 from misoctl.script import Script, parse
+from misoctl.watch import Watch
 from protocol import errors
 from protocol import messages as m
 from protocol.errors import Failure
@@ -78,26 +80,49 @@ def _check_encoding(text: str) -> None:
         raise Failure(errors.BAD_DATA, message, "convert it with `iconv -t utf-8`") from None
 
 
-def speak(client: Client, text: str, options: dict, sink: Hashed, tell: Callable[[str], None]) -> m.Done:
-    """Stream one request into `sink`. Interrupted, it closes the sink first: silence at once."""
+def speak(
+    client: Client,
+    text: str,
+    options: dict,
+    sink: Hashed,
+    tell: Callable[[str], None],
+    watch: Watch | None = None,
+    goes_on: tuple[str, ...] = (),
+) -> m.Done:
+    """Stream one request into `sink`. Interrupted, or cancelled by misod, it closes the sink first: silence at once.
+
+    `goes_on`: codes of errors after which the sink is written on.
+    """
+    watch = watch or Watch()
     if sink.player:
         sink.player.expect(text, options.get("max_seconds"))
+    watch.begin(text, options, sink)
     stream = client.say(text=text, **options)
     try:
-        for message in telling(stream, tell):
-            if isinstance(message, m.Accepted) and sink.player:
-                sink.player.accepted(message.rtf)
-            if isinstance(message, m.Piece | m.Pcm):
-                sink.see(message)
-            if isinstance(message, m.Pcm):
-                sink.write(message.data, message.rate)
-    except BaseException:
+        for message in telling(watch.over(stream), tell):
+            _take(message, sink)
+    except BaseException as error:
         try:
-            sink.close(whole=False)
+            if not (isinstance(error, Failure) and error.code in goes_on):
+                sink.close(whole=False)
         finally:
             stream.close()  # cancels
         raise
     return message  # a stream's last
+
+
+def _take(message: m.Message, sink: Hashed) -> None:
+    if isinstance(message, m.Accepted):
+        detached.accepted()
+        if sink.player:
+            sink.player.accepted(message.rtf)
+    elif isinstance(message, m.Piece):
+        sink.see(message)
+    elif isinstance(message, m.Pcm):
+        sink.see(message)
+        sink.write(message.data, message.rate)
+    elif isinstance(message, m.Done) and message.end == "cancelled":
+        sink.close(whole=False)
 
 
 def telling(stream: Iterator[m.Message], tell: Callable[[str], None]) -> Iterator[m.Message]:
