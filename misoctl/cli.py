@@ -13,7 +13,7 @@ import click
 
 import misoctl
 from misoctl import handed, service, voices
-from misoctl.options import output_options
+from misoctl.options import no_rate, output_options
 from misoctl.playing.devices import devices
 from misoctl.playing.options import play_options
 from misoctl.talk import hush, tell
@@ -114,6 +114,7 @@ for verb in (*handed.VERBS, *voices.VERBS, service.service, devices):
 @click.option("--follow", is_flag=True, help="Speak each line of standard input as soon as it has come.")
 @click.option("--highlight", is_flag=True, help="Show the text on the terminal, the word that is heard in reverse.")
 @click.option("--events", is_flag=True, help="Print what happens on standard output, as JSON lines: docs/say.md.")
+@click.option("-r", "--rate", hidden=True, expose_value=False, callback=no_rate, help="Refused: docs/say.md.")
 @click.option("--wait/--no-wait", default=True, help="--no-wait: return once the request is accepted, and speak on.")
 @play_options
 def say(**given) -> None:

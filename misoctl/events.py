@@ -6,12 +6,16 @@ import sys
 from misoctl.receipt import Hashed, receipt
 from misoctl.timeline import Piece, Word
 from misoctl.watch import Face
+from protocol import errors
 from protocol import messages as m
 from protocol.errors import Failure
+from protocol.exits import forget
 
 
 class Events(Face):
     def __init__(self):
+        if sys.stdout is None:
+            raise Failure(errors.CANT_CREATE, "standard output is closed", "pipe it, or name a file")
         self._begun: tuple[str, dict, Hashed] | None = None
         self._requests: dict[int, tuple[str, dict, Hashed]] = {}
 
@@ -19,9 +23,16 @@ class Events(Face):
         self._begun = text, options, sink
 
     def emit(self, event: str, **fields) -> None:
-        """Raises OSError where nobody reads."""
-        sys.stdout.write(json.dumps({"event": event} | fields, ensure_ascii=False) + "\n")
-        sys.stdout.flush()
+        """Raises Failure where nobody reads."""
+        try:
+            sys.stdout.write(json.dumps({"event": event} | fields, ensure_ascii=False) + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            forget(sys.stdout)
+            raise Failure(errors.BROKEN_PIPE, "") from None
+        except OSError as error:
+            forget(sys.stdout)
+            raise Failure(errors.IO_ERROR, f"writing to standard output: {error.strerror}") from None
 
     def sees(self, message: m.Message) -> None:
         if isinstance(message, m.Accepted):

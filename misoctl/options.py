@@ -9,6 +9,15 @@ FORMATS = ("wav", "flac", "ogg", "opus", "mp3", "raw")
 OUTPUT_HELP = "Write a file, its format by its name: .wav, .flac, .ogg, .opus, .mp3; - is standard output."
 
 
+ATEMPO = "`misoctl say -o - TEXT | ffplay -nodisp -autoexit -af atempo=1.25 -i -`"
+
+
+def no_rate(_ctx, _param, value: str | None) -> None:
+    """`say` of macOS has it. docs/say.md: why this one has not."""
+    if value is not None:
+        raise click.UsageError(f"-r is not there yet: no library that fits stretches speech as it comes; {ATEMPO} does")
+
+
 def output_options(verb: Callable) -> Callable:
     """-o, --format and --raw; the verb is given them as `where`, for Outputs."""
 

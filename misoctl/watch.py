@@ -48,7 +48,7 @@ class Watch:
         self._lock = threading.Lock()
         self._player = None
         self._stop = threading.Event()
-        self._broken: Exception | None = None  # what a face could not write
+        self._broken: Failure | None = None  # a face could not write
         self._thread: threading.Thread | None = None
 
     @property
@@ -65,14 +65,10 @@ class Watch:
             self._thread.join()
         if error is None:
             self._tell(self._timeline.written_s)
-        try:
-            for face in self._faces:
-                if isinstance(error, Failure):
-                    face.failed(error)
-                face.close()
-        except OSError:
-            if error is None:
-                raise
+        for face in self._faces:
+            if isinstance(error, Failure):
+                face.failed(error)
+            face.close()
         if error is None and self._broken:
             raise self._broken
 
@@ -106,8 +102,8 @@ class Watch:
         while not self._stop.wait(TICK_S):
             try:
                 self._tell(max(0.0, self._timeline.written_s - self._player.ahead_s()))
-            except OSError as error:
-                self._broken = error
+            except Failure as failure:
+                self._broken = failure
                 return
 
     def _tell(self, heard_s: float) -> None:

@@ -13,9 +13,10 @@ import sys
 import termios
 import wave
 
+import psutil
 import pytest
 import soundfile
-from harness import MISOCTL, Raw, until
+from harness import MISOCTL, Raw, lives, until
 
 from protocol import errors
 
@@ -133,12 +134,16 @@ def test_ctrl_c_ends_following_at_once_and_keeps_the_file(nano, tmp_path):
 def test_no_wait_returns_while_it_speaks_on_in_a_session_of_its_own(nano, player):
     with Raw(nano) as raw:
         before = raw.ping().requests
-        done = nano.misoctl("say", "--no-wait", " ".join([TEXT] * 12), env=player["env"], timeout=30)
+        done = nano.misoctl("say", "--no-wait", " ".join([TEXT] * 5), env=player["env"], timeout=30)
         assert (done.returncode, done.stdout, done.stderr) == (errors.OK, "", "")
         assert raw.ping().requests == before + 1
         until(player["played"].exists, "the player to start")
         pid = int(player["played"].read_text().split()[1])
-        assert os.getpgid(pid) != os.getpgid(0)
+        speaker = psutil.Process(pid).parent()
+        assert os.getsid(speaker.pid) != os.getsid(0)
+        speaker.terminate()
+        until(lambda: not lives(pid), "its player to be gone")
+        until(lambda: raw.ping().speaking == 0, "its row to leave")
 
 
 def test_no_wait_writes_the_whole_file(nano, tmp_path):
@@ -203,15 +208,15 @@ def test_highlight_marks_each_word_and_leaves_the_text(nano, tmp_path):
 
 def test_progress_is_gone_at_the_end_and_quiet_has_none(nano, tmp_path):
     long = " ".join([TEXT] * 8)
-    said = at_terminal(nano.env, 80, "-o", str(tmp_path / "a.wav"), long)
+    said = at_terminal(nano.env, 80, "--max-seconds", "4", "-o", str(tmp_path / "a.wav"), long)
     assert re.search(r"\d+ of 80 words, \d+:\d\d left", said)
     rows = [row for row in screen_of(said) if row]
-    assert len(rows) == 1 and "real-time factor" in rows[0]
-    assert at_terminal(nano.env, 80, "-q", "-o", str(tmp_path / "a.wav"), long) == ""
+    assert len(rows) == 2 and "was cut" in rows[0] and "real-time factor" in rows[1]
+    assert at_terminal(nano.env, 80, "-q", "--max-seconds", "4", "-o", str(tmp_path / "a.wav"), long) == ""
 
 
 def test_without_a_terminal_there_is_neither(nano, tmp_path):
-    done = nano.misoctl("say", "-o", str(tmp_path / "a.wav"), " ".join([TEXT] * 8))
-    assert (done.returncode, done.stderr) == (errors.OK, "")
+    done = nano.misoctl("say", "-o", str(tmp_path / "a.wav"), "--max-seconds", "1", " ".join([TEXT] * 8))
+    assert done.returncode == errors.OK and done.stderr.count("\n") == 1 and "was cut" in done.stderr
     done = nano.misoctl("say", "--highlight", TEXT)
     assert done.returncode == errors.USAGE and "terminal" in done.stderr

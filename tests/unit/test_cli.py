@@ -150,6 +150,30 @@ def test_the_ranges_of_the_command_line_are_those_of_the_wire():
             assert (kinds[name].min, kinds[name].max) == (limit.low, limit.high), name
 
 
+def test_a_rate_is_refused_by_name_with_what_does_it(misoctl):
+    said = usage(say(misoctl, "-r", "200", "hi"))
+    assert "-r is not there" in said and "atempo" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--follow", "hi"), "--follow reads standard input"),
+        (("--follow", "-f", "x"), "--follow reads standard input"),
+        (("--follow", "--script", "x"), "--follow reads standard input"),
+        (("--events", "--json", "hi"), "give one of them"),
+        (("--events", "-o", "-", "hi"), "--events and the speech"),
+        (("--no-wait", "--json", "hi"), "--no-wait tells nothing"),
+        (("--no-wait", "--follow"), "--no-wait tells nothing"),
+        (("--no-wait", "--raw", "hi"), "cannot write to standard output"),
+        (("--highlight", "hi"), "needs a terminal"),
+        (("--stems", "x", "hi"), "--stems is for --script"),
+    ],
+)
+def test_what_does_not_go_together_is_exit_2(misoctl, arguments, said):
+    assert said in usage(say(misoctl, *arguments))
+
+
 @pytest.mark.parametrize("arguments", [("--loud", "hi"), ("-5",), ("hi", "--speed=2")])
 def test_an_unknown_flag_is_exit_2(misoctl, arguments):
     assert "No such option" in usage(say(misoctl, *arguments))
