@@ -71,7 +71,7 @@ def _parts(context: click.Context) -> tuple[str, dict[str, list[str]]]:
         "SYNOPSIS": [f"\\fB{_plain(context.command_path)}\\fP {_plain(usage)}"],
         "EXAMPLES": [".nf", *map(_plain, examples), ".fi"] if examples else [],
         "DESCRIPTION": [line for text in told for line in (".PP", _plain(text))],
-        "OPTIONS": _list(option.get_help_record(context) for option in options),
+        "OPTIONS": _list(option.get_help_record(context) for option in options if not option.hidden),
     }
     return " ".join(summary.split()), {title: lines for title, lines in parts.items() if lines}
 
