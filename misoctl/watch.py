@@ -51,11 +51,6 @@ class Watch:
         self._broken: Failure | None = None  # a face could not write
         self._thread: threading.Thread | None = None
 
-    @property
-    def looks(self) -> bool:
-        """Whether anybody does."""
-        return bool(self._faces)
-
     def __enter__(self) -> "Watch":
         return self
 

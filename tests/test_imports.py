@@ -20,7 +20,8 @@ ARROWS = {
     "all of misoctl loads nothing heavy, nor the daemon": (
         "import misoctl.cli, misoctl.client, misoctl.handed, misoctl.player, misoctl.sink, misoctl.speech, zmq\n"
         "import misoctl.start, misoctl.learning, misoctl.transcriber, misoctl.voicefile, misoctl.voices\n"
-        "import misoctl.completion, misoctl.service, misoctl.launchd, misoctl.systemd",
+        "import misoctl.completion, misoctl.service, misoctl.launchd, misoctl.systemd\n"
+        "import misoctl.saying, misoctl.formats, misoctl.parts, misoctl.detached",
         HEAVY | {"misod"},
     ),
     "protocol imports neither side": (
