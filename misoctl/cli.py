@@ -13,6 +13,8 @@ import click
 
 import misoctl
 from misoctl import handed, service, voices
+from misoctl.playing.devices import devices
+from misoctl.playing.options import play_options
 from misoctl.talk import hush, tell
 from protocol import errors
 from protocol.errors import Failure
@@ -67,7 +69,7 @@ def cli() -> None:
     """
 
 
-for verb in (*handed.VERBS, *voices.VERBS, service.service):
+for verb in (*handed.VERBS, *voices.VERBS, service.service, devices):
     cli.add_command(verb)
 
 
@@ -108,7 +110,10 @@ for verb in (*handed.VERBS, *voices.VERBS, service.service):
 @click.option(
     "--strict", is_flag=True, help="Exit 1 where the speech did not end of itself, at its longest length too."
 )
-def say(text, source, script, stems, output, raw, like, clip_text, no_start, quiet, as_json, strict, **options) -> None:
+@play_options
+def say(
+    text, source, script, stems, output, raw, like, clip_text, no_start, quiet, as_json, strict, play, **options
+) -> None:
     """Speak TEXT, or what is piped in.
 
     \b
@@ -143,13 +148,13 @@ def say(text, source, script, stems, output, raw, like, clip_text, no_start, qui
         preflight(find_paths())  # before a file is made or a player looked for
     turns = Stems(stems, dialogue.names) if stems else None
     with (
-        open_sink(output, raw, as_json, turns) as sink,
+        open_sink(output, raw, as_json, play.telling(talk), turns) as sink,
         connect(find_paths(), not no_start, talk) as client,
         voices.suggesting(client, options.get("voice")),
     ):
         done = speak(client, words, options, sink, talk)
     if as_json:
-        click.echo(to_json(done, words, options, sink.sha256))
+        click.echo(to_json(done, words, options, sink))
     report(done, quiet, strict)
 
 
@@ -158,7 +163,8 @@ def say(text, source, script, stems, output, raw, like, clip_text, no_start, qui
 @click.option("-o", "--output", metavar="FILE", help="Write a WAV; - streams it to standard output.")
 @click.option("--raw", is_flag=True, help="Write bare samples (s16le, mono) to standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
-def replay(receipt, output, raw, quiet) -> None:
+@play_options
+def replay(receipt, output, raw, quiet, play) -> None:
     """Render the same samples again from the RECEIPT that `say --json` printed.
 
     \b
@@ -172,7 +178,7 @@ def replay(receipt, output, raw, quiet) -> None:
     from protocol.paths import find_paths
 
     talk, wanted = hush if quiet else tell, read(receipt)
-    with open_sink(output, raw, False) as sink, connect(find_paths(), True, talk) as client:
+    with open_sink(output, raw, False, play.telling(talk)) as sink, connect(find_paths(), True, talk) as client:
         *_, now = client.load(wanted.model)
         if now.digest != wanted.digest:
             raise Failure(errors.BAD_DATA, f"{receipt} was spoken by other weights than {now.model} has", "pull those")

@@ -40,6 +40,10 @@ SETTINGS = (
     "prefix_gb",
     "prefix_disk_gb",
     "log_level",
+    "player",
+    "device",
+    "volume",
+    "lead_in_ms",
 )
 
 

@@ -25,10 +25,14 @@ MAX_RECEIPT_BYTES = 8 << 20
 
 
 class Hashed:
-    """A sink that also knows the sha256 of all samples that went through it, and gives each turn's to `stems`."""
+    """A sink that also knows the sha256 of all samples that went through it, and gives each turn's to `stems`.
 
-    def __init__(self, sink, stems=None):
+    `player`: the sink again, where it is one.
+    """
+
+    def __init__(self, sink, stems=None, player=None):
         self._sink, self._stems, self._sha256 = sink, stems, hashlib.sha256()
+        self.player = player
 
     def turn(self, number: int) -> None:
         """What is written from now on is of this turn."""
@@ -52,13 +56,19 @@ class Hashed:
     def sha256(self) -> str:
         return self._sha256.hexdigest()
 
+    def played(self) -> dict:
+        """What only the player knows; of a file, nothing."""
+        player = self.player
+        return {"underruns": player and player.underruns, "gap_s": player and round(player.gap_s, 3)}
 
-def to_json(done: m.Done, text: str, options: dict, sha256: str) -> str:
+
+def to_json(done: m.Done, text: str, options: dict, sink: Hashed) -> str:
     """`options`: as asked for, on the wire's names."""
     asked = {"text": text} | {name: options.get(name) for name in ASKED}
     numbers = struct.unpack(f"<{len(done.spans) // 4}I", done.spans[: len(done.spans) // 16 * 16])
     spans = [numbers[i : i + 4] for i in range(0, len(numbers), 4)]
-    return json.dumps(asked | asdict(done) | {"spans": spans, "sha256": sha256}, ensure_ascii=False)
+    known = {"spans": spans, "sha256": sink.sha256} | sink.played()
+    return json.dumps(asked | asdict(done) | known, ensure_ascii=False)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import click
 
 from misoctl.client import Client
-from misoctl.player import open_player
+from misoctl.playing.options import Play
 from misoctl.receipt import Hashed
 from misoctl.script import Script, Stems, parse
 from misoctl.sink import open_output
@@ -82,7 +82,7 @@ def _check_encoding(text: str) -> None:
 
 
 @contextmanager
-def open_sink(output: str | None, raw: bool, as_json: bool, stems: Stems | None = None) -> Iterator[Hashed]:
+def open_sink(output: str | None, raw: bool, as_json: bool, play: Play, stems: Stems | None = None) -> Iterator[Hashed]:
     """Opened before anything is spoken; closed on every way out, on all but one with whole=False."""
     if raw and output is None:
         output = "-"
@@ -90,7 +90,8 @@ def open_sink(output: str | None, raw: bool, as_json: bool, stems: Stems | None 
         raise click.UsageError("--json and the speech cannot both have standard output: give -o a file")
     if raw and output != "-":
         raise click.UsageError("--raw writes to standard output only: use -o FILE without it for a WAV")
-    sink = Hashed(open_player() if output is None else open_output(output, raw), stems)
+    player = play.open(output)
+    sink = Hashed(player or open_output(output, raw), stems, player)
     try:
         yield sink
         sink.close(whole=True)
@@ -101,9 +102,13 @@ def open_sink(output: str | None, raw: bool, as_json: bool, stems: Stems | None 
 
 def speak(client: Client, text: str, options: dict, sink: Hashed, tell: Callable[[str], None]) -> m.Done:
     """Stream one request into `sink`. Interrupted, it closes the sink first: silence at once."""
+    if sink.player:
+        sink.player.expect(text, options.get("max_seconds"))
     stream = client.say(text=text, **options)
     try:
         for message in telling(stream, tell):
+            if isinstance(message, m.Accepted) and sink.player:
+                sink.player.accepted(message.rtf)
             if isinstance(message, m.Pcm):
                 sink.turn(message.turn)
                 sink.write(message.data, message.rate)

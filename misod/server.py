@@ -30,6 +30,7 @@ from protocol.paths import Paths
 
 log = logging.getLogger(__name__)
 
+TELLING_S = 1.0  # of speech: over less, the prompt's share of the work is too large to tell how fast the next will be
 WATCH_S = 1.0  # while a step runs, or memory may grow: how often to look
 
 
@@ -44,6 +45,7 @@ class Server:
         self.started_s = time.monotonic()
         self.requests = self.frames = 0
         self.spoken_s = 0.0
+        self.rtf: float | None = None  # of the last request, with the model that is loaded
         self.signalled = self.cut_off = False
         self.drain_deadline_s: float | None = None
         self.exit_code: int | None = None
@@ -139,7 +141,7 @@ class Server:
         # before anything is sent: to a peer that is gone that fails, and its cancel must not overtake
         heard = say.model or "", say.keep_alive_s, say.clip, say.clip_text
         self.worker.inbox.put(worker.Submit(session.job, wanted, *heard))
-        self._send(peer, m.Accepted(id=say.id, seed=seed))
+        self._send(peer, m.Accepted(id=say.id, seed=seed, rtf=self.rtf))
         if self.state == "loading":
             self._send(peer, m.Progress(id=say.id, state="loading"))
 
@@ -253,7 +255,7 @@ class Server:
             self._send(session.peer, m.Progress(id=session.id, state="loading"))
 
     def _on_ready(self, event: worker.Ready) -> None:
-        self.state, self.ready = "ready", event
+        self.state, self.ready, self.rtf = "ready", event, None
 
     def _on_unloaded(self, event: worker.Unloaded) -> None:
         self.state, self.detail = ("failed", event.why) if event.why else ("idle", "")
@@ -286,7 +288,10 @@ class Server:
             end = "cancelled" if session.closing else event.end  # they may have crossed: what was asked counts
             if end == "eos" and session.dialogue:
                 self.library.dialogues.add(self.ready.info, event.job.row)
-            self._send(session.peer, receipt(session, event.job, end, self.ready or worker.NOTHING))
+            done = receipt(session, event.job, end, self.ready or worker.NOTHING)
+            if done.seconds >= TELLING_S:
+                self.rtf = done.rtf
+            self._send(session.peer, done)
 
     def _on_changed(self, event: worker.Changed) -> None:
         if session := self._session(event.key):

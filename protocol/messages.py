@@ -252,6 +252,7 @@ class Accepted(Message):
     t: ClassVar[str] = "accepted"
     id: int = _id()
     seed: int = _int(0, UINT32)
+    rtf: float | None = _float(0, 1e9, optional=True)
 
 
 @dataclass(frozen=True, kw_only=True)
