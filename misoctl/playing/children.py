@@ -11,7 +11,7 @@ STOP_S = 2.0
 # Reads the group to kill, a line each, until our end of the pipe closes: SIGKILL leaves us no word of our own.
 WATCH = """
 while read -r group; do last=$group; done
-[ -z "$last" ] || kill -KILL -- "-$last" 2>/dev/null
+[ -z "$last" ] || kill -s KILL -- "-$last" 2>/dev/null
 [ -z "$1" ] || /bin/rm -rf -- "$1"
 """
 

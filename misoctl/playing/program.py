@@ -8,9 +8,10 @@ from misoctl.sink import wav_header
 from protocol import errors
 from protocol.errors import Failure
 
-# Less is held than each would by itself: paplay waits for 2 s of speech before it begins, aplay for half a second.
+# Each holds less than it would by itself: ffplay looks through seconds of sound before it begins, paplay waits for 2 s
+# of it, aplay for half a second.
 ARGUMENTS = {
-    "ffplay": "-nodisp -autoexit -loglevel error -i -",
+    "ffplay": "-nodisp -autoexit -loglevel error -probesize 32 -analyzeduration 0 -i -",
     "sox": "-q -t raw -r {rate} -e signed-integer -b 16 -c 1 -",
     "pw-play": "--format s16 --rate {rate} --channels 1 -",
     "paplay": "--raw --format=s16le --rate={rate} --channels=1 --latency-msec=100",
