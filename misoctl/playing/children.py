@@ -46,13 +46,19 @@ class Watcher:
         self._shell = start_program(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
     def watch(self, child: subprocess.Popen) -> None:
-        self._shell.stdin.write(b"%d\n" % child.pid)
+        self._write(b"%d\n" % child.pid)
 
     def forget(self) -> None:
         """That child has ended: another may get its number."""
-        self._shell.stdin.write(b"\n")
+        self._write(b"\n")
 
     def close(self) -> None:
         self.forget()
         self._shell.stdin.close()
         self._shell.wait()
+
+    def _write(self, line: bytes) -> None:
+        try:
+            self._shell.stdin.write(line)
+        except BrokenPipeError:  # somebody killed it: the player can still be heard
+            pass

@@ -31,7 +31,9 @@ class Program:
         self._name, self._path, self._device = name, path, device
         self.underruns, self.gap_s = 0, 0.0  # it tells of none
         self._child: subprocess.Popen | None = None
-        self._over = False  # it has played all
+        self._watcher: Watcher | None = None
+        self._stopped = False
+        self._over = False  # it has played all, or was ended
         self._said = tempfile.TemporaryFile()  # its stderr: a pipe that nobody reads would stop a talkative player
 
     def open(self, rate_hz: int) -> None:
@@ -40,6 +42,8 @@ class Program:
         command = [self._path, *self._arguments(rate_hz)]
         self._child = start_program(command, env, stdin=subprocess.PIPE, stderr=self._said)
         self._watcher.watch(self._child)
+        if self._stopped:  # meanwhile
+            kill_group(self._child)
         self._header = wav_header(rate_hz, None) if self._name == "ffplay" else b""
 
     def write(self, pcm: bytes) -> None:
@@ -52,7 +56,8 @@ class Program:
 
     def stop(self) -> None:
         """Silence at once."""
-        if not self._over:
+        self._stopped = True
+        if self._child and not self._over:
             kill_group(self._child)
 
     def finish(self) -> None:
@@ -66,7 +71,8 @@ class Program:
         """Nothing of it is left, however it went."""
         self.stop()
         self._over = True
-        self._watcher.close()
+        if self._watcher:
+            self._watcher.close()
 
     def _arguments(self, rate_hz: int) -> list[str]:
         device = DEVICE_ARGUMENTS.get(self._name, ()) if self._device else ()
