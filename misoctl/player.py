@@ -91,8 +91,8 @@ class Player:
     def _hand_on(self, now_s: float) -> None:
         """All that is held."""
         if self._feeder is None:
-            self._output.open(self._rate_hz)
-            self._feeder = Feeder(self._output)
+            self._feeder = Feeder(self._output, self._rate_hz)
+            self._feeder.start()
             self._put(silence(self._settings.lead_in_ms, self._rate_hz), now_s)
         self._put(b"".join(self._held), now_s)
         self._held, self._held_s = [], 0.0
@@ -115,15 +115,17 @@ class Player:
 
 
 class Feeder(threading.Thread):
-    """Hands on what it is given, in order, as fast as the player takes it."""
+    """Hands on what it is given, in order, as fast as the player takes it.
 
-    def __init__(self, output: Output):
+    It opens the player, too: signals are raised in the main thread, and would leave behind one that is half started.
+    """
+
+    def __init__(self, output: Output, rate_hz: int):
         super().__init__(name="player", daemon=True)
-        self._output = output
+        self._output, self._rate_hz = output, rate_hz
         self._queue: SimpleQueue[bytes | None] = SimpleQueue()
         self._stopped = False
         self._failure: Failure | None = None
-        self.start()
 
     def put(self, pcm: bytes) -> None:
         if self._failure:
@@ -141,10 +143,12 @@ class Feeder(threading.Thread):
         self._stopped = True
         self._queue.put(None)
         self._output.stop()
-        self.join(STOP_S)  # a driver that hangs must not keep us
+        if self.is_alive():
+            self.join(STOP_S)  # a driver that hangs must not keep us
 
     def run(self) -> None:
         try:
+            self._output.open(self._rate_hz)
             while (pcm := self._next()) is not None:
                 self._output.write(pcm)
                 if self._stopped:

@@ -23,6 +23,8 @@ class AfPlay:
         self._path = path
         self.underruns, self.gap_s = 0, 0.0
         self._child: subprocess.Popen | None = None
+        self._directory: tempfile.TemporaryDirectory | None = None
+        self._watcher: Watcher | None = None
         self._stopped = False
         self._between_ms = BETWEEN_MS
         self._count = 0
@@ -61,8 +63,10 @@ class AfPlay:
     def end(self) -> None:
         """Nothing of it is left, however it went."""
         self.stop()
-        self._watcher.close()
-        self._directory.cleanup()
+        if self._watcher:
+            self._watcher.close()
+        if self._directory:
+            self._directory.cleanup()
 
     def _wait(self) -> None:
         if self._child:

@@ -11,7 +11,7 @@ STOP_S = 2.0
 # Reads the group to kill, a line each, until our end of the pipe closes: SIGKILL leaves us no word of our own.
 WATCH = """
 while read -r group; do last=$group; done
-[ -z "$last" ] || kill -KILL -- "-$last" 2>/dev/null
+[ -z "$last" ] || kill -s KILL -- "-$last" 2>/dev/null
 [ -z "$1" ] || /bin/rm -rf -- "$1"
 """
 
@@ -46,13 +46,19 @@ class Watcher:
         self._shell = start_program(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
     def watch(self, child: subprocess.Popen) -> None:
-        self._shell.stdin.write(b"%d\n" % child.pid)
+        self._write(b"%d\n" % child.pid)
 
     def forget(self) -> None:
         """That child has ended: another may get its number."""
-        self._shell.stdin.write(b"\n")
+        self._write(b"\n")
 
     def close(self) -> None:
         self.forget()
         self._shell.stdin.close()
         self._shell.wait()
+
+    def _write(self, line: bytes) -> None:
+        try:
+            self._shell.stdin.write(line)
+        except BrokenPipeError:  # somebody killed it: the player can still be heard
+            pass

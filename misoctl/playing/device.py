@@ -1,6 +1,6 @@
 """The output device through PortAudio, by sounddevice. Its stream is raw: no numpy."""
 
-from misoctl.playing.samples import FADE_MS, decay, fade_out, samples_of
+from misoctl.playing.samples import FADE_MS, decay, fade_out, samples_of, silence
 from protocol import errors
 from protocol.errors import Failure, near
 
@@ -38,6 +38,7 @@ class Device:
                 samplerate=rate_hz, channels=1, dtype="int16", device=self._device, latency=LATENCY_S
             )
             self._stream.start()
+            self._rest_ms = 1000 * self._stream.write_available / rate_hz + SLICE_MS
         except self._sounddevice.PortAudioError as error:
             raise _failed(error) from None
 
@@ -62,16 +63,20 @@ class Device:
         try:
             if self._stopped:
                 self._fade(b"")
+            # PulseAudio's ALSA drops what the device holds at a stop, 0.12 s of it: then let it drop this
+            self._stream.write(silence(self._rest_ms, self._rate_hz))
             self._stream.stop()
         except self._sounddevice.PortAudioError as error:
             raise _failed(error) from None
 
     def end(self) -> None:
-        self._stream.close(ignore_errors=True)
+        if self._stream:
+            self._stream.close(ignore_errors=True)
 
     def _fade(self, rest: bytes) -> None:
         if not self._faded:
-            self._stream.write(fade_out(rest, self._rate_hz) if rest else decay(self._last, self._rate_hz))
+            last = fade_out(rest, self._rate_hz) if rest else decay(self._last, self._rate_hz)
+            self._stream.write(last)
         self._faded = True
 
     def _missing(self, error: Exception) -> Failure:

@@ -8,9 +8,10 @@ from misoctl.sink import wav_header
 from protocol import errors
 from protocol.errors import Failure
 
-# Less is held than each would by itself: paplay waits for 2 s of speech before it begins, aplay for half a second.
+# Each holds less than it would by itself: ffplay looks through seconds of sound before it begins, paplay waits for 2 s
+# of it, aplay for half a second.
 ARGUMENTS = {
-    "ffplay": "-nodisp -autoexit -loglevel error -i -",
+    "ffplay": "-nodisp -autoexit -loglevel error -probesize 32 -analyzeduration 0 -i -",
     "sox": "-q -t raw -r {rate} -e signed-integer -b 16 -c 1 -",
     "pw-play": "--format s16 --rate {rate} --channels 1 -",
     "paplay": "--raw --format=s16le --rate={rate} --channels=1 --latency-msec=100",
@@ -30,7 +31,9 @@ class Program:
         self._name, self._path, self._device = name, path, device
         self.underruns, self.gap_s = 0, 0.0  # it tells of none
         self._child: subprocess.Popen | None = None
-        self._over = False  # it has played all
+        self._watcher: Watcher | None = None
+        self._stopped = False
+        self._over = False  # it has played all, or was ended
         self._said = tempfile.TemporaryFile()  # its stderr: a pipe that nobody reads would stop a talkative player
 
     def open(self, rate_hz: int) -> None:
@@ -39,6 +42,8 @@ class Program:
         command = [self._path, *self._arguments(rate_hz)]
         self._child = start_program(command, env, stdin=subprocess.PIPE, stderr=self._said)
         self._watcher.watch(self._child)
+        if self._stopped:  # meanwhile
+            kill_group(self._child)
         self._header = wav_header(rate_hz, None) if self._name == "ffplay" else b""
 
     def write(self, pcm: bytes) -> None:
@@ -51,7 +56,8 @@ class Program:
 
     def stop(self) -> None:
         """Silence at once."""
-        if not self._over:
+        self._stopped = True
+        if self._child and not self._over:
             kill_group(self._child)
 
     def finish(self) -> None:
@@ -65,7 +71,8 @@ class Program:
         """Nothing of it is left, however it went."""
         self.stop()
         self._over = True
-        self._watcher.close()
+        if self._watcher:
+            self._watcher.close()
 
     def _arguments(self, rate_hz: int) -> list[str]:
         device = DEVICE_ARGUMENTS.get(self._name, ()) if self._device else ()

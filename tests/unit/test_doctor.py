@@ -454,10 +454,8 @@ def sounddevice(tmp_path, monkeypatch):
 
 
 def test_player_programs(home, site, commands, sounddevice):
-    assert (
-        state(sound.player(site), "none of ffplay, play, pw-play, paplay, aplay, afplay", "apt install ffmpeg", "-o")
-        == WARN
-    )
+    none = "none of ffplay, play, pw-play, paplay, aplay, afplay"
+    assert state(sound.player(site), none, "apt install ffmpeg", "-o") == WARN
     assert state(sound.player(at(home, "darwin")), "brew install ffmpeg") == WARN
     commands(aplay="")
     assert state(sound.player(site), "/aplay") == OK

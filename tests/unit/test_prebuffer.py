@@ -120,8 +120,8 @@ def test_the_wait_that_is_told_is_about_the_one_that_comes(rtf):
         if number * FRAME_S >= plan.needed_s():
             break
         told += [now_s + plan.wait_s(number * FRAME_S)] if plan.timed else []
-    assert told[0] == pytest.approx(now_s, rel=0.35)
-    assert told[len(told) // 2] == pytest.approx(now_s, rel=0.1)
+    assert abs(told[0] - now_s) < 1.5 + 0.35 * now_s
+    assert abs(told[len(told) // 2] - now_s) < 1.5 + 0.1 * now_s
 
 
 def test_with_so_much_asked_for_the_wait_is_the_rest_of_it():
