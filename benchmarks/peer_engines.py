@@ -283,5 +283,5 @@ def llama(args: TransformerArgs) -> dict:
 
 def dense(heads: PackedHeads) -> mx.array:
     """(K - 1, Dd, V)"""
-    whole = mx.dequantize(heads.weight, heads.scales, heads.biases, **heads._how)
+    whole = mx.dequantize(heads.weight, heads.scales, heads.biases, heads.group_size, heads.bits)
     return mx.contiguous(whole.swapaxes(1, 2))

@@ -74,7 +74,9 @@ def _parts(context: click.Context) -> tuple[str, dict[str, list[str]]]:
         "EXAMPLES": [".nf", *map(_plain, examples), ".fi"] if examples else [],
         "DESCRIPTION": [line for text in told for line in (".PP", _plain(text))],
         "OPTIONS": _list(
-            option.get_help_record(context) for option in options if not isinstance(option, kitten.Option)
+            option.get_help_record(context)
+            for option in options
+            if not option.hidden and not isinstance(option, kitten.Option)
         ),
         kitten.TITLE.upper(): _list(
             option.get_help_record(context) for option in options if isinstance(option, kitten.Option)

@@ -14,6 +14,9 @@ import misoctl
 from misoctl import handed, kitten, service, voices
 from misoctl.handed import finite
 from misoctl.http.verb import http
+from misoctl.options import no_rate, output_options
+from misoctl.playing.devices import devices
+from misoctl.playing.options import play_options
 from misoctl.talk import hush, tell
 from protocol import errors
 from protocol.errors import Failure
@@ -62,7 +65,7 @@ def cli() -> None:
     """
 
 
-for verb in (*handed.VERBS, *voices.VERBS, service.service, http):
+for verb in (*handed.VERBS, *voices.VERBS, service.service, devices, http):
     cli.add_command(verb)
 
 
@@ -70,9 +73,9 @@ for verb in (*handed.VERBS, *voices.VERBS, service.service, http):
 @click.argument("text", nargs=-1)
 @click.option("-f", "--file", "source", metavar="FILE", help="Read the text from FILE; - is standard input.")
 @click.option("--script", metavar="FILE", help="Speak a script, a turn a line: `[0] words` or `anna: words`.")
-@click.option("--stems", metavar="DIR", help="With --script: a WAV of each turn, too.")
-@click.option("-o", "--output", metavar="FILE", help="Write a WAV; - streams it to standard output.")
-@click.option("--raw", is_flag=True, help="Write bare samples (s16le, mono) to standard output.")
+@click.option("--stems", metavar="DIR", help="With --script: a file of each turn, too.")
+@output_options
+@click.option("--split-sentences", "sentences", metavar="DIR", help="A file of each sentence, too: 0001.wav, 0002.wav.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Same text, same seed: the same samples.")
 @click.option("--preset", type=click.Choice(["stable", "natural", "expressive"]), help="How freely it speaks, by name.")
 @number("--temperature", 0, 2, "How freely it speaks; 0 always takes the likeliest.")
@@ -106,14 +109,21 @@ for verb in (*handed.VERBS, *voices.VERBS, service.service, http):
 @click.option(
     "--strict", is_flag=True, help="Exit 1 where the speech did not end of itself, at its longest length too."
 )
+@click.option("--follow", is_flag=True, help="Speak each line of standard input as soon as it has come.")
+@click.option("--highlight", is_flag=True, help="Show the text on the terminal, the word that is heard in reverse.")
+@click.option("--events", is_flag=True, help="Print what happens on standard output, as JSON lines: docs/say.md.")
+@click.option("-r", "--rate", hidden=True, expose_value=False, callback=no_rate, help="Refused: docs/say.md.")
+@click.option("--wait/--no-wait", default=True, help="--no-wait: return once the request is accepted, and speak on.")
+@play_options
 @kitten.options
-def say(text, source, script, stems, output, raw, like, clip_text, no_start, quiet, as_json, strict, **options) -> None:
+def say(**given) -> None:
     """Speak TEXT, or what is piped in.
 
     \b
       misoctl say "It is done."
       make && misoctl say built || misoctl say broken
-      misoctl say -o - "A stream." | ffmpeg -i - hello.mp3
+      misoctl say -o hello.mp3 "A file."
+      tail -f build.log | misoctl say --follow
       misoctl say -f letter.txt --seed 7 -o letter.wav
       misoctl say --script talk.txt -o talk.wav --stems turns/
       misoctl say -v anna "In a voice that was learned."
@@ -121,46 +131,17 @@ def say(text, source, script, stems, output, raw, like, clip_text, no_start, qui
       misoctl say -- "-5 degrees."
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a player or a reader that goes away has its own line
-    from misoctl.client import preflight
-    from misoctl.receipt import to_json
-    from misoctl.script import Stems
-    from misoctl.speech import open_sink, read_script, read_text, report, speak
-    from misoctl.start import connect
-    from protocol.paths import find_paths
+    from misoctl.saying import run
 
-    if stems is not None and script is None:
-        raise click.UsageError("--stems is for --script")
-    talk = hush if quiet else tell
-    if options["voice"] == "?":
-        voices.list_all(options["model"])
-        return
-    dialogue = None if script is None else read_script(text, source, script)
-    words = dialogue.text if dialogue else read_text(text, source)
-    if words is None:
-        talk("nothing to say")
-        return
-    options = {name: value for name, value in options.items() if value is not None} | {"script": bool(script) or None}
-    options |= voices.one_off(like, clip_text, options, talk)
-    if no_start:
-        preflight(find_paths())  # before a file is made or a player looked for
-    turns = Stems(stems, dialogue.names) if stems else None
-    with (
-        open_sink(output, raw, as_json, turns) as sink,
-        connect(find_paths(), not no_start, talk) as client,
-        voices.suggesting(client, options.get("voice"), options.get("model")),
-    ):
-        done = speak(client, words, options, sink, talk)
-    if as_json:
-        click.echo(to_json(done, words, options, sink.sha256))
-    report(done, quiet, strict)
+    run(**given)
 
 
 @cli.command()
 @click.argument("receipt")
-@click.option("-o", "--output", metavar="FILE", help="Write a WAV; - streams it to standard output.")
-@click.option("--raw", is_flag=True, help="Write bare samples (s16le, mono) to standard output.")
+@output_options
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
-def replay(receipt, output, raw, quiet) -> None:
+@play_options
+def replay(receipt, quiet, where, play) -> None:
     """Render the same samples again from the RECEIPT that `say --json` printed.
 
     \b
@@ -168,13 +149,15 @@ def replay(receipt, output, raw, quiet) -> None:
       misoctl replay a.json -o b.wav
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    from misoctl.outputs import Outputs
     from misoctl.receipt import read
-    from misoctl.speech import open_sink, report, speak
+    from misoctl.speech import report, speak
     from misoctl.start import connect
     from protocol.paths import find_paths
 
+    outputs = Outputs(**where)
     talk, wanted = hush if quiet else tell, read(receipt)
-    with open_sink(output, raw, False) as sink, connect(find_paths(), True, talk) as client:
+    with outputs.open(play.telling(talk)) as sink, connect(find_paths(), True, talk) as client:
         *_, now = client.load(wanted.model)
         if now.digest != wanted.digest:
             raise Failure(errors.BAD_DATA, f"{receipt} was spoken by other weights than {now.model} has", "pull those")
@@ -296,7 +279,7 @@ def stop(quiet) -> None:
 
 @cli.command()
 @click.option("--model", metavar="NAME", help="Measure this model; `misoctl list` shows which are here.")
-@click.option("--seconds", type=click.FloatRange(0.5, 60), callback=_finite, default=3.0, show_default=True, help=LONG)
+@click.option("--seconds", type=click.FloatRange(0.5, 60), callback=finite, default=3.0, show_default=True, help=LONG)
 @click.option("--rounds", type=click.IntRange(1, 100), default=5, show_default=True, help="First sounds to time.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")

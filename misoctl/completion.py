@@ -39,7 +39,7 @@ def _within(directory: Path) -> list[str]:
 
 
 FILES = ("clip", "file", "like", "output", "receipt", "script", "source", "text_file", "token_file")
-FOLDERS = ("origin", "stems")
+FOLDERS = ("origin", "sentences", "stems")
 NAMES: dict[str, Names] = {"voice": voices, "model": models, "key": lambda: iter(SETTINGS)}  # by what a verb calls it
 PLACES: dict[str, Names] = {  # where that says too little
     "misoctl pull model": lambda: iter(PULLABLE),

@@ -48,6 +48,10 @@ SETTINGS = (
     "prefix_gb",
     "prefix_disk_gb",
     "log_level",
+    "player",
+    "device",
+    "volume",
+    "lead_in_ms",
 )
 
 

@@ -1,175 +1,167 @@
-"""Sound out: sounddevice where it is installed, else a player program that is here."""
+"""The sink that is heard: holds speech until it may start, and has one thread hand it to the player from then on."""
 
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
 
-from misoctl.sink import WavFile, wav_header
-from protocol import errors
+from misoctl.playing.choice import Output, open_output
+from misoctl.playing.prebuffer import Playhead, Prebuffer, expected_s
+from misoctl.playing.samples import quieter, silence
+from misoctl.talk import hush
 from protocol.errors import Failure
+from protocol.settings import Playing
 
-RAW_PLAYERS = {
-    "ffplay": ["-nodisp", "-autoexit", "-loglevel", "error", "-i", "-"],  # reads a WAV stream
-    "play": "-q -t raw -r {rate} -e signed-integer -b 16 -c 1 -".split(),  # sox
-    "aplay": "-q -t raw -f S16_LE -r {rate} -c 1 -".split(),
-}
+AHEAD_S = 10.0  # of speech that may wait for the player, beyond what was held: a stall of the daemon is not heard
+TOLD_S = 0.5  # a shorter wait is not worth a line
 STOP_S = 2.0
 
 
-def open_player() -> "Device | Program | AfPlay":
-    """The first there is of sounddevice, ffplay, sox, afplay, aplay. Raises Failure where there is none."""
-    try:
-        return Device()
-    except (ImportError, OSError):  # not installed, or PortAudio is not
-        pass
-    for name in ("ffplay", "play", "afplay", "aplay"):
-        if path := shutil.which(name):
-            return AfPlay(path) if name == "afplay" else Program(name, path)
-    cure = "brew install ffmpeg" if sys.platform == "darwin" else "apt install ffmpeg"
-    message = "no audio player found (sounddevice, ffplay, sox, aplay)"
-    raise Failure(errors.NO_PROGRAM, message, f"install one (`{cure}`), or write a file with -o")
+def open_player(
+    settings: Playing | None = None, asked_s: float | None = None, tell: Callable[[str], None] = hush
+) -> "Player":
+    """`asked_s`: how much speech to hold before it starts; None: as much as is needed. Raises Failure."""
+    settings = settings or Playing()
+    return Player(open_output(settings), settings, asked_s, tell)
 
 
-class Device:
-    """The default output device through PortAudio. Its stream is raw: no numpy."""
+class Player:
+    """write never waits for longer than the frame it is given lasts: acks go on, and misod takes nobody for slow."""
 
-    def __init__(self):
-        import sounddevice  # OSError where the package is here and PortAudio is not
+    def __init__(self, output: Output, settings: Playing, asked_s: float | None, tell: Callable[[str], None]):
+        self._output, self._settings, self._asked_s, self._tell = output, settings, asked_s, tell
+        self._plan = Prebuffer(time.monotonic(), asked_s=asked_s)
+        self._playhead = Playhead()
+        self._held: list[bytes] = []
+        self._held_s = 0.0
+        self._waits, self._told = True, False
+        self._limit_s = AHEAD_S
+        self._rate_hz = 0
+        self._feeder: Feeder | None = None
 
-        self._sounddevice = sounddevice
-        self._stream = None
+    def expect(self, text: str, max_seconds: float | None) -> None:
+        """It is asked for now."""
+        about_s = min(expected_s(text), max_seconds or float("inf"))
+        self._plan = Prebuffer(time.monotonic(), about_s, asked_s=self._asked_s)
+
+    def accepted(self, rtf: float | None) -> None:
+        """misod's last real-time factor, if it has one."""
+        self._plan.rtf = rtf
+
+    @property
+    def underruns(self) -> int:
+        return max(self._playhead.underruns, self._output.underruns)
+
+    @property
+    def gap_s(self) -> float:
+        return max(self._playhead.gap_s, self._output.gap_s)
+
+    def ahead_s(self) -> float:
+        """How much of what was written is still to be heard."""
+        return self._held_s + self._playhead.ahead_s(time.monotonic())
 
     def write(self, pcm: bytes, rate_hz: int) -> None:
-        try:
-            if self._stream is None:
-                self._stream = self._sounddevice.RawOutputStream(samplerate=rate_hz, channels=1, dtype="int16")
-                self._stream.start()
-            self._stream.write(pcm)
-        except self._sounddevice.PortAudioError as error:
-            raise _device_failed(error) from None
+        now_s, audio_s = time.monotonic(), len(pcm) / 2 / rate_hz
+        self._rate_hz = rate_hz
+        self._plan.arrived(audio_s, now_s)
+        self._held.append(quieter(pcm, self._settings.volume))
+        self._held_s += audio_s
+        if self._playhead.ran_dry(now_s):  # one longer gap, not one a frame
+            self._waits = True
+        if self._waits and self._held_s < self._plan.needed_s():
+            self._tell_wait()
+            return
+        self._hand_on(now_s)
+        if (over_s := self._playhead.ahead_s(now_s) - self._limit_s) > 0:
+            time.sleep(over_s)
 
     def close(self, whole: bool) -> None:
-        if self._stream is None:
+        """whole: once all was heard. Else silence at once, whatever is under way."""
+        if whole and self._held:
+            self._hand_on(time.monotonic())
+        feeder, self._held = self._feeder, []
+        if feeder is None:
             return
-        try:
-            self._stream.stop() if whole else self._stream.abort()
-            self._stream.close()
-        except self._sounddevice.PortAudioError as error:
-            self._stream = None
-            if whole:
-                raise _device_failed(error) from None
-        self._stream = None
+        if whole:
+            feeder.finish()
+        else:
+            feeder.stop()
+        self._feeder = None
+
+    def _hand_on(self, now_s: float) -> None:
+        """All that is held."""
+        if self._feeder is None:
+            self._feeder = Feeder(self._output, self._rate_hz)
+            self._feeder.start()
+            self._put(silence(self._settings.lead_in_ms, self._rate_hz), now_s)
+        self._put(b"".join(self._held), now_s)
+        self._held, self._held_s = [], 0.0
+        if self._waits:
+            self._limit_s = AHEAD_S + self._playhead.ahead_s(now_s)
+        self._waits = self._told = False
+
+    def _put(self, pcm: bytes, now_s: float) -> None:
+        if pcm:
+            self._feeder.put(pcm)
+            self._playhead.handed(len(pcm) / 2 / self._rate_hz, now_s)
+
+    def _tell_wait(self) -> None:
+        if self._told or not self._plan.timed:
+            return
+        wait_s = self._plan.wait_s(self._held_s)
+        self._told = wait_s >= TOLD_S
+        if self._told:
+            self._tell(f"{'starts' if self._feeder is None else 'goes on'} in {wait_s:.1f} s")
 
 
-def _device_failed(error: Exception) -> Failure:
-    return Failure(errors.IO_ERROR, f"the audio device failed: {error}", "use -o to write a file")
+class Feeder(threading.Thread):
+    """Hands on what it is given, in order, as fast as the player takes it.
 
-
-class Program:
-    """A child that plays what it reads from its standard input; killed on every way out but success.
-
-    Its own process group: Ctrl-C is ours to handle, and a killed misoctl closes the pipe, which ends it.
+    It opens the player, too: signals are raised in the main thread, and would leave behind one that is half started.
     """
 
-    def __init__(self, name: str, path: str):
-        self._name, self._path = name, path
-        self._child: subprocess.Popen | None = None
-        self._said = tempfile.TemporaryFile()  # its stderr: a pipe that nobody reads would stop a talkative player
+    def __init__(self, output: Output, rate_hz: int):
+        super().__init__(name="player", daemon=True)
+        self._output, self._rate_hz = output, rate_hz
+        self._queue: SimpleQueue[bytes | None] = SimpleQueue()
+        self._stopped = False
+        self._failure: Failure | None = None
 
-    def write(self, pcm: bytes, rate_hz: int) -> None:
-        header = b""
-        if self._child is None:
-            self._start(rate_hz)
-            header = wav_header(rate_hz, None) if self._name == "ffplay" else b""
+    def put(self, pcm: bytes) -> None:
+        if self._failure:
+            raise self._failure
+        self._queue.put(pcm)
+
+    def finish(self) -> None:
+        """Once all was heard. A signal may end the wait."""
+        self._queue.put(None)
+        self.join()
+        if self._failure:
+            raise self._failure
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._queue.put(None)
+        self._output.stop()
+        if self.is_alive():
+            self.join(STOP_S)  # a driver that hangs must not keep us
+
+    def run(self) -> None:
         try:
-            self._child.stdin.write(header + pcm)
-            self._child.stdin.flush()
-        except OSError:
-            raise self._failed() from None
-
-    def close(self, whole: bool) -> None:
-        if self._child is None:
-            return
-        if not whole:
-            self._kill()
-            return
-        try:
-            self._child.stdin.close()
-            code = self._child.wait()
-        except OSError:
-            raise self._failed() from None
-        if code:
-            raise self._failed()
-        self._child = None
-
-    def _start(self, rate_hz: int) -> None:
-        arguments = [a.format(rate=rate_hz) for a in RAW_PLAYERS[self._name]]
-        self._child = start_program([self._path, *arguments], stdin=subprocess.PIPE, stderr=self._said)
-
-    def _failed(self) -> Failure:
-        """The player went away: with its own last words."""
-        self._kill()
-        self._said.seek(0)
-        said = self._said.read()[-4096:].decode(errors="replace").strip().splitlines()
-        return Failure(errors.IO_ERROR, f"{self._name} stopped playing: {said[-1] if said else 'no reason given'}")
-
-    def _kill(self) -> None:
-        child, self._child = self._child, None
-        kill_group(child)
-        try:
-            child.stdin.close()
-        except OSError:  # what was buffered is not wanted any more
-            pass
-
-
-class AfPlay:
-    """macOS's player does not read standard input: the whole speech goes to a temporary file first."""
-
-    def __init__(self, path: str):
-        self._path = path
-        self._directory = tempfile.TemporaryDirectory(prefix="miso-")
-        self._wav = WavFile(Path(self._directory.name) / "speech.wav")
-
-    def write(self, pcm: bytes, rate_hz: int) -> None:
-        self._wav.write(pcm, rate_hz)
-
-    def close(self, whole: bool) -> None:
-        self._wav.close(whole)
-        try:
-            if whole and self._wav.path.exists():
-                self._play()
+            self._output.open(self._rate_hz)
+            while (pcm := self._next()) is not None:
+                self._output.write(pcm)
+                if self._stopped:
+                    break
+            self._output.finish()
+        except Failure as failure:
+            self._failure = failure
         finally:
-            self._directory.cleanup()
+            self._output.end()
 
-    def _play(self) -> None:
-        child = start_program([self._path, str(self._wav.path)], stdin=subprocess.DEVNULL, stderr=None)
-        try:
-            code = child.wait()
-        except BaseException:
-            kill_group(child)
-            raise
-        if code:
-            raise Failure(errors.IO_ERROR, f"afplay failed with code {code}")
-
-
-def start_program(command: list[str], **streams) -> subprocess.Popen:
-    """In a process group of its own, its standard output closed to it: ours is for data."""
-    try:
-        return subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True, **streams)
-    except OSError as error:
-        raise Failure(errors.NO_PROGRAM, f"cannot run {command[0]}: {error.strerror}", "use -o FILE") from None
-
-
-def kill_group(child: subprocess.Popen) -> None:
-    """Silence at once: the child and whatever it started."""
-    try:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait(timeout=STOP_S)
-    except (ProcessLookupError, PermissionError):  # gone; macOS says EPERM of a zombie
-        pass
-    except subprocess.TimeoutExpired:  # stuck in a driver: it dies when that returns
-        pass
+    def _next(self) -> bytes | None:
+        while True:
+            try:
+                return self._queue.get(timeout=self._output.tick_s)
+            except Empty:
+                self._output.tick()

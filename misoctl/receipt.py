@@ -3,6 +3,7 @@
 import hashlib
 import json
 import struct
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 
 from protocol import codec, errors
@@ -38,40 +39,51 @@ MAX_RECEIPT_BYTES = 8 << 20
 
 
 class Hashed:
-    """A sink that also knows the sha256 of all samples that went through it, and gives each turn's to `stems`."""
+    """A sink that also knows the sha256 of all samples that went through it, and has a file of each part written.
 
-    def __init__(self, sink, stems=None):
-        self._sink, self._stems, self._sha256 = sink, stems, hashlib.sha256()
+    `player`: the sink again, where it is one.
+    """
 
-    def turn(self, number: int) -> None:
-        """What is written from now on is of this turn."""
-        if self._stems:
-            self._stems.turn(number)
+    def __init__(self, sink, parts=(), player=None):
+        self._sink, self._parts, self._sha256 = sink, parts, hashlib.sha256()
+        self.player = player
+
+    def see(self, message: m.Piece | m.Pcm) -> None:
+        """What is written from now on is of it."""
+        for part in self._parts:
+            part.see(message)
 
     def write(self, pcm: bytes, rate_hz: int) -> None:
         self._sha256.update(pcm)
-        self._sink.write(pcm, rate_hz)
-        if self._stems:
-            self._stems.write(pcm, rate_hz)
+        for sink in (self._sink, *self._parts):
+            sink.write(pcm, rate_hz)
 
     def close(self, whole: bool) -> None:
-        try:
-            self._sink.close(whole)
-        finally:
-            if self._stems:
-                self._stems.close(whole)
+        with ExitStack() as closing:  # each, whatever becomes of the others
+            for sink in (*self._parts, self._sink):
+                closing.callback(sink.close, whole)
 
     @property
     def sha256(self) -> str:
         return self._sha256.hexdigest()
 
+    def played(self) -> dict:
+        """What only the player knows; of a file, nothing."""
+        player = self.player
+        return {"underruns": player and player.underruns, "gap_s": player and round(player.gap_s, 3)}
 
-def to_json(done: m.Done, text: str, options: dict, sha256: str) -> str:
+
+def receipt(done: m.Done, text: str, options: dict, sink: Hashed) -> dict:
     """`options`: as asked for, on the wire's names."""
     asked = {"text": text} | {name: options.get(name) for name in ASKED}
     numbers = struct.unpack(f"<{len(done.spans) // 4}I", done.spans[: len(done.spans) // 16 * 16])
     spans = [numbers[i : i + 4] for i in range(0, len(numbers), 4)]
-    return json.dumps(asked | asdict(done) | {"spans": spans, "sha256": sha256}, ensure_ascii=False)
+    known = {"spans": spans, "sha256": sink.sha256} | sink.played()
+    return asked | asdict(done) | known
+
+
+def to_json(done: m.Done, text: str, options: dict, sink: Hashed) -> str:
+    return json.dumps(receipt(done, text, options, sink), ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -90,22 +102,22 @@ def read(path: str) -> Replay:
     """The receipt in `path`. Raises Failure."""
     try:
         with open(path, "rb") as file:
-            receipt = json.loads(file.read(MAX_RECEIPT_BYTES))
+            given = json.loads(file.read(MAX_RECEIPT_BYTES))
     except OSError as error:
         raise Failure(errors.NO_INPUT, f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError):
-        receipt = None
+        given = None
     try:
-        options = {name: receipt[name] for name in (*SHAPES_SOUND, *ASKED) if receipt[name] is not None}
-        options |= {"voice": receipt["voice"]} if receipt["voice"] else {}
-        replay = Replay(*(receipt[name] for name in ("text", "model", "digest", "sha256", "voice_digest")), options)
+        options = {name: given[name] for name in (*SHAPES_SOUND, *ASKED) if given[name] is not None}
+        options |= {"voice": given["voice"]} if given["voice"] else {}
+        replay = Replay(*(given[name] for name in ("text", "model", "digest", "sha256", "voice_digest")), options)
         codec.pack(m.Say(id=0, text=replay.text, model=replay.model, **replay.options))
         if not all(isinstance(word, str) for word in (replay.model, replay.digest, replay.sha256, replay.voice_digest)):
             raise TypeError
     except (TypeError, KeyError, errors.ProtocolError):
         cure = "give it what `misoctl say --json` printed"
         raise Failure(errors.BAD_DATA, f"{path} is no receipt", cure) from None
-    if receipt["session"] or (replay.voice_digest and not receipt["voice"]):
-        past = f"after the past of session {receipt['session']}" if receipt["session"] else "like a recording"
+    if given["session"] or (replay.voice_digest and not given["voice"]):
+        past = f"after the past of session {given['session']}" if given["session"] else "like a recording"
         raise Failure(errors.BAD_DATA, f"{path} was spoken {past}, which is not in it", "say it anew")
     return replay

@@ -1,12 +1,8 @@
 """A script for several speakers, as people write it, to the form the wire takes."""
 
-import os
 import re
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
-from misoctl.sink import WavFile
 from protocol import errors
 from protocol import messages as m
 from protocol.errors import Failure
@@ -55,37 +51,3 @@ def _parsed(line: str, where: str) -> tuple[str, str] | None:
     if not turn or not m.speakable(turn[3]):
         raise Failure(errors.BAD_DATA, f"{where}: no turn", "write `[0] words` or `anna: words`; # begins a comment")
     return turn[1] or turn[2].strip(), turn[3]
-
-
-class Stems:
-    """A WAV a turn, 01-anna.wav, in a directory that is made with the first, if need be.
-
-    Raises Failure at once where no file could be made there; leaves nothing behind for it.
-    """
-
-    def __init__(self, directory: str, names: list[str]):
-        self._directory, self._names = Path(directory).absolute(), names
-        self._turn, self._wav = -1, None
-        there = next(path for path in (self._directory, *self._directory.parents) if os.path.lexists(path))
-        try:
-            tempfile.TemporaryFile(dir=there).close()
-        except OSError as error:
-            message = f"cannot write to {directory}: {there}: {error.strerror}"
-            raise Failure(errors.CANT_CREATE, message, "choose another --stems") from None
-
-    def turn(self, number: int) -> None:
-        """What is written from now on is of this turn."""
-        if number == self._turn:
-            return
-        self.close(whole=True)
-        label = re.sub(r"\W+", "-", self._names[number]).strip("-")
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._turn, self._wav = number, WavFile(self._directory / f"{number + 1:02}-{label}.wav")
-
-    def write(self, pcm: bytes, rate_hz: int) -> None:
-        self._wav.write(pcm, rate_hz)
-
-    def close(self, whole: bool) -> None:
-        if self._wav:
-            self._wav.close(whole)
-        self._wav = None

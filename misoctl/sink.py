@@ -54,15 +54,28 @@ class WavFile:
 
     def write(self, pcm: bytes, rate_hz: int) -> None:
         try:
-            if not self._rate_hz and not self._raw:
-                self._file.write(wav_header(rate_hz, None))
+            if not self._rate_hz:
+                self._begin(rate_hz)
             self._rate_hz = rate_hz
-            self._file.write(pcm)
+            self._put(pcm)
             self._file.flush()
         except OSError as error:
             self._discard()
             raise Failure(errors.IO_ERROR, f"writing {self.path}: {error.strerror}", "free some space") from None
         self._data_bytes += len(pcm)
+
+    def _begin(self, rate_hz: int) -> None:
+        if not self._raw:
+            self._file.write(wav_header(rate_hz, None))
+
+    def _put(self, pcm: bytes) -> None:
+        self._file.write(pcm)
+
+    def _finish(self) -> None:
+        """May be called again, where a signal cut it short."""
+        if not self._raw:
+            self._file.seek(0)
+            self._file.write(wav_header(self._rate_hz, self._data_bytes))
 
     def close(self, whole: bool) -> None:
         """May be called again, where a signal cut it short."""
@@ -73,9 +86,7 @@ class WavFile:
             return
         try:
             if not self._file.closed:
-                if not self._raw:
-                    self._file.seek(0)
-                    self._file.write(wav_header(self._rate_hz, self._data_bytes))
+                self._finish()
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 self._file.close()
@@ -105,8 +116,11 @@ class Stream:
     def write(self, pcm: bytes, rate_hz: int) -> None:
         header = b"" if self._started or self._raw else wav_header(rate_hz, None)
         self._started = True
+        self._send(header + pcm)
+
+    def _send(self, data: bytes) -> None:
         try:
-            self._out.write(header + pcm)
+            self._out.write(data)
             self._out.flush()
         except BrokenPipeError:
             forget(self._out)
@@ -119,7 +133,7 @@ class Stream:
         self._out.close()  # nothing is left in it; a reader of a named pipe waits for this
 
 
-def open_output(output: str, raw: bool) -> WavFile | Stream:
+def open_output(output: str, raw: bool, in_file: type = WavFile, in_stream: type = Stream) -> WavFile | Stream:
     """`output` is a path, or - for standard output. Raises Failure before anything is spoken."""
     if output == "-":
         if sys.stdout is None:
@@ -127,15 +141,15 @@ def open_output(output: str, raw: bool) -> WavFile | Stream:
         if sys.stdout.isatty():
             raise Failure(errors.USAGE, "standard output is a terminal", "pipe it, or name a file")
         # not sys.stdout.buffer: under PYTHONUNBUFFERED that may write less than it was given
-        return Stream(open(sys.stdout.fileno(), "wb", closefd=False), "standard output", raw)
+        return in_stream(open(sys.stdout.fileno(), "wb", closefd=False), "standard output", raw)
     path = Path(output)
     try:
         special = path.exists() and not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
         if special:  # a named pipe or a device cannot be renamed over
-            return Stream(path.open("wb"), output, raw)
+            return in_stream(path.open("wb"), output, raw)
     except OSError as error:
         raise Failure(errors.CANT_CREATE, f"cannot write {output}: {error.strerror}", "choose another place") from None
-    return WavFile(path, raw)
+    return in_file(path, raw)
 
 
 def _umask() -> int:

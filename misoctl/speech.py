@@ -3,15 +3,14 @@
 import codecs
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import click
 
+from misoctl import detached
 from misoctl.client import Client
-from misoctl.player import open_player
 from misoctl.receipt import Hashed
-from misoctl.script import Script, Stems, parse
-from misoctl.sink import open_output
+from misoctl.script import Script, parse
+from misoctl.watch import Watch
 from protocol import errors
 from protocol import messages as m
 from protocol.errors import Failure
@@ -81,39 +80,49 @@ def _check_encoding(text: str) -> None:
         raise Failure(errors.BAD_DATA, message, "convert it with `iconv -t utf-8`") from None
 
 
-@contextmanager
-def open_sink(output: str | None, raw: bool, as_json: bool, stems: Stems | None = None) -> Iterator[Hashed]:
-    """Opened before anything is spoken; closed on every way out, on all but one with whole=False."""
-    if raw and output is None:
-        output = "-"
-    if output == "-" and as_json:
-        raise click.UsageError("--json and the speech cannot both have standard output: give -o a file")
-    if raw and output != "-":
-        raise click.UsageError("--raw writes to standard output only: use -o FILE without it for a WAV")
-    sink = Hashed(open_player() if output is None else open_output(output, raw), stems)
-    try:
-        yield sink
-        sink.close(whole=True)
-    except BaseException:  # also Ctrl-C while the player plays what it still has
-        sink.close(whole=False)
-        raise
+def speak(
+    client: Client,
+    text: str,
+    options: dict,
+    sink: Hashed,
+    tell: Callable[[str], None],
+    watch: Watch | None = None,
+    goes_on: tuple[str, ...] = (),
+) -> m.Done:
+    """Stream one request into `sink`. Interrupted, or cancelled by misod, it closes the sink first: silence at once.
 
-
-def speak(client: Client, text: str, options: dict, sink: Hashed, tell: Callable[[str], None]) -> m.Done:
-    """Stream one request into `sink`. Interrupted, it closes the sink first: silence at once."""
+    `goes_on`: codes of errors after which the sink is written on.
+    """
+    watch = watch or Watch()
+    if sink.player:
+        sink.player.expect(text, options.get("max_seconds"))
+    watch.begin(text, options, sink)
     stream = client.say(text=text, **options)
     try:
-        for message in telling(stream, tell):
-            if isinstance(message, m.Pcm):
-                sink.turn(message.turn)
-                sink.write(message.data, message.rate)
-    except BaseException:
+        for message in telling(watch.over(stream), tell):
+            _take(message, sink)
+    except BaseException as error:
         try:
-            sink.close(whole=False)
+            if not (isinstance(error, Failure) and error.code in goes_on):
+                sink.close(whole=False)
         finally:
             stream.close()  # cancels
         raise
     return message  # a stream's last
+
+
+def _take(message: m.Message, sink: Hashed) -> None:
+    if isinstance(message, m.Accepted):
+        detached.accepted()
+        if sink.player:
+            sink.player.accepted(message.rtf)
+    elif isinstance(message, m.Piece):
+        sink.see(message)
+    elif isinstance(message, m.Pcm):
+        sink.see(message)
+        sink.write(message.data, message.rate)
+    elif isinstance(message, m.Done) and message.end == "cancelled":
+        sink.close(whole=False)
 
 
 def telling(stream: Iterator[m.Message], tell: Callable[[str], None]) -> Iterator[m.Message]:

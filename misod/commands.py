@@ -207,11 +207,11 @@ def config(ctx, as_json) -> None:
     print_data()
     file = find_paths().config
     table = settings.read_toml(file)
-    rows = list(settings.origins(file, {}, os.environ, table))
+    rows = list(settings.origins(file, os.environ, table))
     if as_json:
         click.echo(json.dumps([dict(zip(("name", "value", "origin"), row, strict=True)) for row in rows]))
     for name, value, origin in () if as_json else rows:
-        click.echo(f"{name:<15} {value!s:<8} {origin}")
+        click.echo(f"{name:<15} {value!s:<11} {origin}")
     for name in settings.unknown_variables(os.environ):
         tell(f"{name} means nothing to miso; {settings.meant(name)}")
     for line in settings.unknown_keys(file, table):
@@ -234,7 +234,7 @@ def set_(key, value, quiet) -> None:
         raise errors.of_file(error, paths.config) from None
     if os.environ.get(settings.variable(key)):
         tell(f"{settings.variable(key)} of this shell goes before it")
-    if not quiet and lock_holder(paths.lock) is not None:
+    if not quiet and key in settings.OURS and lock_holder(paths.lock) is not None:
         tell("misod runs, and reads it at its next start: `misoctl stop`, or `misoctl service restart`")
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,7 @@ class Row:
     say: Say
     style: Style
     spoken: list[str] = field(default_factory=list)  # the pieces of text read so far, as the model read them
+    sentences: list[int] = field(default_factory=list)  # of each piece, which it belongs to; none: each is its own
     spans: list[tuple[int, int, int, int]] = field(default_factory=list)  # of " ".join(spoken), and of say.text
     unread: int = 0  # letters and digits of the text that the model has none for
     pause_s: float = 0.0  # to wait after the piece that is spoken now
@@ -54,6 +56,13 @@ class Row:
     kept: str = ""  # digest of what an engine has kept of its dialogue, for what is said next
     mended: list[str] = field(default_factory=list)  # what went wrong and was drawn anew: "silence at frame 31"
 
+    def spans_of(self, piece: int) -> list[tuple[int, int, int, int]]:
+        """Those of one piece, and of its own text."""
+        shift = sum(len(text) + 1 for text in self.spoken[:piece])
+        first = bisect_left(self.spans, shift, key=lambda span: span[0])
+        last = bisect_left(self.spans, shift + len(self.spoken[piece]), key=lambda span: span[0])
+        return [(start - shift, end - shift, *source) for start, end, *source in self.spans[first:last]]
+
 
 @dataclass(frozen=True)
 class Chunk:
@@ -62,6 +71,7 @@ class Chunk:
     pcm: np.ndarray
     end: str | None = None
     turn: int = 0  # of a script, from 0
+    piece: int = 0  # whose sound it is: of Row.spoken
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a client is told when its request ends: `done`, the receipt, or `error`. Both always fit the wire."""
+"""What a client is told of its request: each `piece`, `done`, the receipt, or `error`. All always fit the wire."""
 
 import struct
 from dataclasses import asdict
@@ -7,7 +7,7 @@ from misod import options
 from misod.engine import Row
 from misod.scheduler import Job
 from misod.session import Session
-from misod.worker import Ready
+from misod.worker import Piece, Ready
 from protocol import messages as m
 
 MAX_LINE_BYTES = 1024
@@ -20,6 +20,12 @@ def fit(text: str, max_bytes: int = MAX_LINE_BYTES) -> str:
 
 def error(request: int | None, code: str, message: str) -> m.Error:
     return m.Error(id=request, code=code, message=fit(message) or "no reason was given")
+
+
+def piece(request: int, begun: Piece) -> m.Piece:
+    spoken = fit(begun.spoken, m.MAX_SPOKEN_BYTES)
+    numbers = {"number": begun.number, "sentence": begun.sentence}
+    return m.Piece(id=request, **numbers, spoken=spoken, spans=_packed(begun.spans))
 
 
 def receipt(session: Session, job: Job, end: str, ready: Ready) -> m.Done:

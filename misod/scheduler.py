@@ -29,6 +29,7 @@ class Job:
     row: Row | None = None  # None until it is prefilled
     credit: int = WINDOW_FRAMES  # frames that may be sent before the next ack
     held: deque = field(default_factory=deque)  # frames made that wait for credit
+    piece: int = -1  # of the last of them
     end: str | None = None  # why it is over, once all that is held has left
     busy_s: float = 0.0  # prefill and steps, for the real-time factor
     samples: Samples = field(default_factory=Samples)

@@ -19,7 +19,7 @@ import misod
 from misod import engine, options, runtime, style, worker
 from misod.config import Settings
 from misod.library import ANSWERS, Library
-from misod.receipt import error, fit, receipt
+from misod.receipt import error, fit, piece, receipt
 from misod.router import Router
 from misod.scheduler import Key
 from misod.session import SLOW_S, Session
@@ -31,6 +31,7 @@ from protocol.paths import Paths
 
 log = logging.getLogger(__name__)
 
+TELLING_S = 1.0  # of speech: over less, the prompt's share of the work is too large to tell how fast the next will be
 WATCH_S = 1.0  # while a step runs, or memory may grow: how often to look
 
 
@@ -45,6 +46,7 @@ class Server:
         self.started_s = time.monotonic()
         self.requests = self.frames = 0
         self.spoken_s = 0.0
+        self.rtf: float | None = None  # of the last request, with the model that is loaded
         self.signalled = self.cut_off = False
         self.drain_deadline_s: float | None = None
         self.exit_code: int | None = None
@@ -120,7 +122,7 @@ class Server:
         self._check_own_voice(say, voice)
         speaker = say.speaker if say.speaker is not None else voice.speaker if voice else 0
         names = {"voice": say.voice or "", "dialogue": say.session or ""}
-        session = Session(peer, say.id, time.monotonic(), seed, speaker, **names)
+        session = Session(peer, say.id, time.monotonic(), seed, speaker, **names, pieces=bool(say.pieces))
         self.sessions[session.key] = session
         self.requests += 1
         log.info("say: %d bytes, %d sessions", len(say.text.encode()), len(self.sessions))
@@ -143,7 +145,7 @@ class Server:
         # before anything is sent: to a peer that is gone that fails, and its cancel must not overtake
         heard = say.model or "", say.keep_alive_s, say.clip, say.clip_text
         self.worker.inbox.put(worker.Submit(session.job, wanted, *heard))
-        self._send(peer, m.Accepted(id=say.id, seed=seed))
+        self._send(peer, m.Accepted(id=say.id, seed=seed, rtf=self.rtf))
         if self.state == "loading":
             self._send(peer, m.Progress(id=say.id, state="loading"))
 
@@ -264,7 +266,7 @@ class Server:
             self._send(session.peer, m.Progress(id=session.id, state="loading"))
 
     def _on_ready(self, event: worker.Ready) -> None:
-        self.state, self.ready = "ready", event
+        self.state, self.ready, self.rtf = "ready", event, None
 
     def _on_unloaded(self, event: worker.Unloaded) -> None:
         self.state, self.detail = ("failed", event.why) if event.why else ("idle", "")
@@ -285,6 +287,8 @@ class Server:
         session = self._session(event.key)
         if session is None or session.closing:
             return
+        if event.begins and session.pieces:
+            self._send(session.peer, piece(session.id, event.begins))
         seq = session.frame_sent(len(event.pcm) // 2, time.monotonic())
         self.frames += 1
         self.spoken_s += len(event.pcm) / 2 / self.ready.sample_rate
@@ -297,7 +301,10 @@ class Server:
             end = "cancelled" if session.closing else event.end  # they may have crossed: what was asked counts
             if end == "eos" and session.dialogue:
                 self.library.dialogues.add(self.ready.info, event.job.row)
-            self._send(session.peer, receipt(session, event.job, end, self.ready or worker.NOTHING))
+            done = receipt(session, event.job, end, self.ready or worker.NOTHING)
+            if done.seconds >= TELLING_S:
+                self.rtf = done.rtf
+            self._send(session.peer, done)
 
     def _on_changed(self, event: worker.Changed) -> None:
         if session := self._session(event.key):

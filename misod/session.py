@@ -22,6 +22,7 @@ class Session:
     voice: str = ""  # names, as asked for
     dialogue: str = ""
     learn: Learn | None = None  # without its clip
+    pieces: bool = False  # it wants to be told them
     speaks: bool = True  # False: it only has a model loaded, or freed
     serial: int = field(default_factory=itertools.count().__next__)
     admitted: bool = False  # it has a row

@@ -105,10 +105,23 @@ class Admitted:
 
 
 @dataclass(frozen=True)
+class Piece:
+    """`spans`: of its own text, and of say.text."""
+
+    number: int
+    sentence: int
+    spoken: str
+    spans: list[tuple[int, int, int, int]]
+
+
+@dataclass(frozen=True)
 class Frame:
+    """`begins`: the piece whose first frame it is."""
+
     key: Key
     pcm: bytes
     turn: int = 0
+    begins: Piece | None = None
 
 
 @dataclass(frozen=True)
@@ -352,9 +365,18 @@ class Worker(threading.Thread):
         size = 2 * self._engine.frame_samples
         frames = [pcm[i : i + size] for i in range(0, len(pcm), size)]
         job.busy_s += took_s
-        job.held.extend(Frame(job.key, frame, chunk.turn) for frame in frames)
+        job.held.extend(Frame(job.key, frame, chunk.turn, self._begun(job, chunk.piece)) for frame in frames)
         job.end = chunk.end
         self._pass_on(job)
+
+    def _begun(self, job: Job, piece: int) -> Piece | None:
+        """For the first frame of each."""
+        if piece == job.piece:
+            return None
+        job.piece = piece
+        row = job.row
+        sentence = row.sentences[piece] if row.sentences else piece
+        return Piece(piece, sentence, row.spoken[piece], row.spans_of(piece))
 
     def _pass_on(self, job: Job) -> None:
         """Of what the job has made, as many frames as its client's credit allows: a pause may be longer than that."""

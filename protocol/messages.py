@@ -167,6 +167,7 @@ class Say(Message):
     chunk_min_chars: int | None = _int(0, 150, optional=True)
     gap_s: float | None = _float(0, 5, optional=True)
     decoder: str | None = _str(1, 32, optional=True)
+    pieces: bool | None = _bool(optional=True)
     model: str | None = _str(1, 64, optional=True)
     keep_alive_s: float | None = _float(0.1, 1e8, optional=True)
 
@@ -290,6 +291,7 @@ class Accepted(Message):
     t: ClassVar[str] = "accepted"
     id: int = _id()
     seed: int = _int(0, UINT32)
+    rtf: float | None = _float(0, 1e9, optional=True)
 
 
 @message
@@ -299,6 +301,18 @@ class Progress(Message):
     t: ClassVar[str] = "progress"
     id: int = _id()
     state: str = _str(1, 32)
+
+
+@message
+class Piece(Message):
+    """What the pcm after it says, up to the next of these. `number` counts from 0."""
+
+    t: ClassVar[str] = "piece"
+    id: int = _id()
+    number: int = _int(0, UINT32)
+    sentence: int = _int(0, UINT32)
+    spoken: str = _str(0, MAX_SPOKEN_BYTES)
+    spans: bytes = _bin(0, MAX_SPANS_BYTES)
 
 
 @message
@@ -431,4 +445,5 @@ class Status(Message):
 _FROM_CLIENT = [Hello, Say, Cancel, Ack, Load, Unload, Learn, VoicesRequest, Forget, Export, Import]
 _FROM_CLIENT += [SessionsRequest, ForgetSession, StatusRequest, Drain]
 FROM_CLIENT = {m.t: m for m in _FROM_CLIENT}
-FROM_DAEMON = {m.t: m for m in (Welcome, Accepted, Progress, Pcm, Done, Error, Voices, VoiceFile, Sessions, Status)}
+_FROM_DAEMON = [Welcome, Accepted, Progress, Piece, Pcm, Done, Error, Voices, VoiceFile, Sessions, Status]
+FROM_DAEMON = {m.t: m for m in _FROM_DAEMON}

@@ -24,7 +24,8 @@ ARROWS = {
     "all of misoctl loads nothing heavy, nor the daemon": (
         "import misoctl.cli, misoctl.client, misoctl.handed, misoctl.player, misoctl.sink, misoctl.speech, zmq\n"
         "import misoctl.start, misoctl.learning, misoctl.transcriber, misoctl.voicefile, misoctl.voices\n"
-        "import misoctl.completion, misoctl.service, misoctl.launchd, misoctl.systemd, misoctl.bench",
+        "import misoctl.completion, misoctl.service, misoctl.launchd, misoctl.systemd, misoctl.bench\n"
+        "import misoctl.saying, misoctl.formats, misoctl.parts, misoctl.detached",
         HEAVY | {"misod"},
     ),
     "the listener over HTTP loads nothing heavy, nor the daemon": (

@@ -7,8 +7,7 @@ import sys
 
 from misod.doctor.finding import COMMAND_S, Finding, Site, ok, warn
 
-PROGRAMS = ("ffplay", "play", "afplay", "aplay")  # misoctl/player.py's; `play` is sox
-NOT_USED = ("paplay", "pw-play")
+PROGRAMS = ("ffplay", "play", "pw-play", "paplay", "aplay", "afplay")  # misoctl's players; `play` is sox
 ASK = "import sounddevice; print(sounddevice.query_devices(kind='output')['name'])"
 
 
@@ -16,14 +15,9 @@ def player(site: Site) -> Finding:
     device, problem = _output_device()
     if device:
         return ok("player", f"sounddevice, to {device}")
-    if problem and problem.startswith("sounddevice.PortAudioError"):  # it is taken all the same, and fails
-        cure = "connect or choose an output device, or write files with `misoctl say -o`"
-        return warn("player", f"sounddevice has no output device: {problem}", cure)
     aside = f"; not sounddevice: {problem}" if problem else ""
     if found := next(filter(None, map(shutil.which, PROGRAMS)), None):
         return ok("player", f"{found}{aside}")
-    if others := [name for name in NOT_USED if shutil.which(name)]:
-        aside += f"; {' and '.join(others)} would not be used"
     cure = "brew install ffmpeg" if site.mac else "apt install ffmpeg"
     detail = f"none of {', '.join(PROGRAMS)} is on PATH{aside}"
     return warn("player", detail, f"`{cure}`, or write files with `misoctl say -o`")

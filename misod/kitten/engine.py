@@ -245,7 +245,7 @@ class KittenEngine:
             return Fault(row.fault)
         parts, end = [np.zeros(0, np.float32)], None
         most = row.say.max_seconds and int(row.say.max_seconds * SAMPLE_RATE)
-        while row.sounds and row.sounds[0].pcm.done() and not end:
+        if row.sounds and row.sounds[0].pcm.done():  # one: a chunk is of one piece
             sounding = row.sounds.popleft()
             pcm = sounding.pcm.result()
             whole = most is None or row.seams.samples + len(pcm) < most
@@ -253,13 +253,13 @@ class KittenEngine:
                 if sounding.piece.tries == MAX_TRIES - 1:
                     return Fault(f"no sound was made of a piece, {MAX_TRIES} times over", "degenerate")
                 self._draw_anew(row, sounding)
-                break
-            row.flaw = row.flaw or sounding.flaw
+                return Chunk(parts[0])
+            row.flaw, row.heard = row.flaw or sounding.flaw, sounding.piece.number
             last = not (row.sounds or row.reading or row.batch or row.unspoken)
             parts.append(row.seams.join(pcm, last, most))
             if last or row.seams.samples == most:
                 end = "cap" if row.seams.samples == most else row.flaw or "eos"
-        return Chunk(np.concatenate(parts), end)
+        return Chunk(np.concatenate(parts), end, piece=row.heard)
 
     def _draw_anew(self, row: KittenRow, silent: Sounding) -> None:
         """From this piece on: those after it say what they would have said, for each has a seed of its own."""

@@ -49,6 +49,7 @@ class KittenRow(Row):
     drawn: int = 0  # ids of the pieces before it
     sounds: deque[Sounding] = field(default_factory=deque)
     seams: Seams | None = None
+    heard: int = 0  # the number of the piece that was joined last
     all_spans: list[Span] = field(default_factory=list)
     flaw: str = ""  # of a piece that was heard
     fault: str = ""  # the row cannot go on

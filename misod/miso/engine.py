@@ -42,6 +42,7 @@ MAX_TRIES = 3  # of one piece, drawn anew where it went wrong
 class MisoRow(Row):
     reader: text.Script | None = None
     turn: text.Turn | None = None  # whose the piece being spoken is
+    mark: tuple[int, int] = (0, 0)  # its turn, and which sentence of that it is of
     voices: list[int] = field(default_factory=list)  # the speaker of each piece in `spoken`
     key: mx.array | None = None  # split once a frame
     cache: KVCache | None = None
@@ -162,9 +163,7 @@ class MisoEngine:
         heard = [i for i, row in enumerate(rows) if finite[i] and codes[i].any()]  # all zeros is the EOS frame
         pcm = dict(zip(heard, self._advance([rows[i] for i in heard], codes[heard]), strict=True)) if heard else {}
         return [
-            self._hold(row, self._settle(row, pcm.get(i)))
-            if finite[i]
-            else Fault(f"logits were not finite at frame {row.frames}")
+            self._sounded(row, pcm.get(i)) if finite[i] else Fault(f"logits were not finite at frame {row.frames}")
             for i, row in enumerate(rows)
         ]
 
@@ -228,6 +227,12 @@ class MisoEngine:
             row.frame = codes[i : i + 1], finite[i : i + 1]
         mx.async_eval([row.frame for row in rows])
 
+    def _sounded(self, row: MisoRow, pcm: np.ndarray | None) -> Chunk | Fault:
+        """What the step made for the row. pcm None: EOS."""
+        piece = len(row.spoken) - 1  # after this the row may be at its next
+        chunk = self._hold(row, self._settle(row, pcm))
+        return chunk if isinstance(chunk, Fault) else replace(chunk, piece=piece)
+
     def _settle(self, row: MisoRow, pcm: np.ndarray | None) -> Chunk | Fault:
         """What becomes of the row after this step: goes on, goes on to its next piece, or ends. pcm None: EOS."""
         ended, pcm = pcm is None, np.zeros(0, np.float32) if pcm is None else pcm
@@ -273,6 +278,7 @@ class MisoEngine:
         if row.max_frames and row.frames >= row.max_frames:
             row.spoken.pop()  # it was not
             row.voices.pop()
+            row.sentences.pop()
             del row.spans[told:]
             return Chunk(pcm, "cap", turn.number)
         try:
@@ -325,6 +331,8 @@ class MisoEngine:
         shift = sum(len(piece) + 1 for piece in row.spoken)
         row.spans += [(start + shift, end + shift, *source) for start, end, *source in read.spans]
         row.spoken.append(read.text)
+        before, row.mark = row.mark, (row.turn.number, read.sentence)
+        row.sentences.append(row.sentences[-1] + (row.mark != before) if row.sentences else 0)
         row.voices.append(row.turn.speaker)
         row.pause_s = read.pause_s
         return read.text

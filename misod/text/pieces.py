@@ -32,6 +32,7 @@ class Piece:
     spans: tuple[Span, ...] = ()
     pause_s: float = 0.0
     unread: int = 0
+    sentence: int = 0  # which of the text's it is, or is a part of
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ class _Teller:
         self._source, self._limits, self._manner = source, limits, manner
         self._told = False  # whether there was a piece yet
         self.unread = 0  # not yet told
+        self._sentence = -1
 
     def leave(self, sentence: Tracked) -> None:
         """What of it the model has no letters for is told with the next piece."""
@@ -110,6 +112,7 @@ class _Teller:
 
     def sentence(self, sentence: Tracked, pause_s: float) -> Reading:
         """Whole where it fits; but see Manner.at_once."""
+        self._sentence += 1
         if self._manner.normalize:
             sentence = rules.rewritten(_calm(sentence))
         self.leave(sentence)
@@ -130,7 +133,8 @@ class _Teller:
     def _pieces(self, parts: list[Tracked], pause_s: float) -> Iterator[Piece]:
         parts = [ended(part) for part in parts if speakable(part.text)]
         for i, part in enumerate(parts):
-            yield Piece(part.text, part.spans(self._source), pause_s if i == len(parts) - 1 else 0.0, self.unread)
+            after_s = pause_s if i == len(parts) - 1 else 0.0
+            yield Piece(part.text, part.spans(self._source), after_s, self.unread, self._sentence)
             self._told, self.unread = True, 0
 
 

@@ -21,6 +21,7 @@ from protocol import messages as m
 from protocol.paths import find_paths
 
 TEXT_LIMIT = m.MAX_TEXT_BYTES
+ROOT = str(Path(cli.__file__).parents[1])
 
 
 @pytest.fixture
@@ -149,6 +150,30 @@ def test_the_ranges_of_the_command_line_are_those_of_the_wire():
             assert (kinds[name].min, kinds[name].max) == (limit.low, limit.high), name
 
 
+def test_a_rate_is_refused_by_name_with_what_does_it(misoctl):
+    said = usage(say(misoctl, "-r", "200", "hi"))
+    assert "-r is not there" in said and "atempo" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--follow", "hi"), "--follow reads standard input"),
+        (("--follow", "-f", "x"), "--follow reads standard input"),
+        (("--follow", "--script", "x"), "--follow reads standard input"),
+        (("--events", "--json", "hi"), "give one of them"),
+        (("--events", "-o", "-", "hi"), "--events and the speech"),
+        (("--no-wait", "--json", "hi"), "--no-wait tells nothing"),
+        (("--no-wait", "--follow"), "--no-wait tells nothing"),
+        (("--no-wait", "--raw", "hi"), "cannot write to standard output"),
+        (("--highlight", "hi"), "needs a terminal"),
+        (("--stems", "x", "hi"), "--stems is for --script"),
+    ],
+)
+def test_what_does_not_go_together_is_exit_2(misoctl, arguments, said):
+    assert said in usage(say(misoctl, *arguments))
+
+
 @pytest.mark.parametrize("arguments", [("--loud", "hi"), ("-5",), ("hi", "--speed=2")])
 def test_an_unknown_flag_is_exit_2(misoctl, arguments):
     assert "No such option" in usage(say(misoctl, *arguments))
@@ -261,8 +286,20 @@ def test_json_and_the_speech_cannot_share_standard_output(misoctl):
         assert "--json" in usage(misoctl("say", "hi", "--json", *arguments))
 
 
-def test_raw_is_for_standard_output_only(misoctl, tmp_path):
-    assert "--raw" in usage(misoctl("say", "hi", "--raw", "-o", str(tmp_path / "x.raw")))
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("-o", "talk.m4a"), ".m4a is no format that miso writes; it has .wav, .flac, .ogg, .opus, .mp3, .raw"),
+        (("-o", "talk.v2"), "or say which with --format"),
+        (("--raw", "--format", "mp3", "-o", "talk"), "give one of them"),
+        (("--format", "mp3"), "--format is for -o FILE"),
+        (("-o", "-", "--format", "aiff"), "Invalid value for '--format'"),
+    ],
+)
+def test_an_output_that_is_no_format_is_exit_2_before_anything_is_started(misoctl, home, tmp_path, arguments, said):
+    line = usage(misoctl("say", "hi", *arguments, cwd=tmp_path, env={"PYTHONPATH": ROOT}))
+    assert said in line and line.count("\n") == 1
+    assert not home.exists() and list(tmp_path.iterdir()) == []
 
 
 def test_an_output_that_cannot_be_made_is_exit_73_before_anything_is_started(misoctl, home, tmp_path):

@@ -133,7 +133,7 @@ def test_a_file_that_lines_do_not_tell_apart_is_left_for_an_editor(config, file,
     ("arguments", "words"),
     [
         (("max_row", "3"), "did you mean max_rows?"),
-        (("colour", "3"), "there is model, keep_alive_s"),
+        (("zzz", "3"), "there is model, keep_alive_s"),
         (("max_rows", "many"), "'many' is not a whole number"),
         (("max_rows", "65"), "is not within 1..64"),
         (("log_level", "loud"), "is not debug, info, warning or error"),

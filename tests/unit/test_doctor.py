@@ -454,12 +454,13 @@ def sounddevice(tmp_path, monkeypatch):
 
 
 def test_player_programs(home, site, commands, sounddevice):
-    assert state(sound.player(site), "none of ffplay, play, afplay, aplay", "apt install ffmpeg", "-o") == WARN
+    none = "none of ffplay, play, pw-play, paplay, aplay, afplay"
+    assert state(sound.player(site), none, "apt install ffmpeg", "-o") == WARN
     assert state(sound.player(at(home, "darwin")), "brew install ffmpeg") == WARN
-    commands(paplay="")
-    assert state(sound.player(site), "paplay would not be used") == WARN
     commands(aplay="")
     assert state(sound.player(site), "/aplay") == OK
+    commands(paplay="")
+    assert state(sound.player(site), "/paplay") == OK
     commands(ffplay="")
     assert state(sound.player(site), "/ffplay") == OK
 
@@ -472,13 +473,14 @@ def test_player_sounddevice(site, commands, sounddevice):
     commands(aplay="")
     assert state(sound.player(site), "/aplay; not sounddevice: OSError: PortAudio library not found") == OK
     sounddevice("class PortAudioError(Exception): pass\ndef query_devices(kind): raise PortAudioError('device -1')")
-    assert state(sound.player(site), "no output device", "device -1") == WARN
+    assert state(sound.player(site), "/aplay; not sounddevice: sounddevice.PortAudioError: device -1") == OK
 
 
-def test_the_programs_are_those_of_misoctl():
-    from misoctl.player import RAW_PLAYERS
+def test_the_programs_are_those_of_misoctl_in_its_order():
+    from misoctl.playing.program import COMMANDS
+    from protocol.settings import PLAYERS
 
-    assert set(sound.PROGRAMS) == {*RAW_PLAYERS, "afplay"}
+    assert ["sounddevice", *sound.PROGRAMS] == [COMMANDS.get(name, name) for name in PLAYERS]
 
 
 # ---- MLX in a child

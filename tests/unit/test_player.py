@@ -1,12 +1,15 @@
 """Player programs, played by scripts of ours that record what they are given."""
 
+import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
-import wave
+from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +19,11 @@ from misoctl.cli import Stopped
 from misoctl.sink import wav_header
 from protocol import errors
 from protocol.errors import Failure
+from protocol.settings import PLAYERS, Playing
 
 PCM = bytes(range(256)) * 15
 RATE = 24000
+BARE = Playing(lead_in_ms=0)
 RECORD = """
     import json
     Path(here, "arguments").write_text(json.dumps(sys.argv[1:]))
@@ -52,8 +57,8 @@ def programs(tmp_path, monkeypatch):
     return make
 
 
-def play(*frames: bytes) -> None:
-    sink = player.open_player()
+def play(*frames: bytes, **settings) -> None:
+    sink = player.open_player(replace(BARE, **settings))
     for frame in frames:
         sink.write(frame, RATE)
     sink.close(whole=True)
@@ -77,38 +82,200 @@ def alive(pid: int) -> bool:
 
 def gone(pid: int) -> bool:
     """A killed orphan needs a moment until it is taken away."""
+    return soon(lambda: not alive(pid))
+
+
+def soon(holds) -> bool:
     for _ in range(1000):
-        if not alive(pid):
+        if holds():
             return True
         time.sleep(0.01)
     return False
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "header"),
-    [
-        ("ffplay", '["-nodisp", "-autoexit", "-loglevel", "error", "-i", "-"]', wav_header(RATE, None)),
-        ("play", '["-q", "-t", "raw", "-r", "24000", "-e", "signed-integer", "-b", "16", "-c", "1", "-"]', b""),
-        ("aplay", '["-q", "-t", "raw", "-f", "S16_LE", "-r", "24000", "-c", "1", "-"]', b""),
-    ],
-)
-def test_a_program_gets_the_right_arguments_and_every_byte(programs, tmp_path, name, arguments, header):
-    programs(name)
+def arguments(tmp_path: Path) -> str:
+    return " ".join(json.loads((tmp_path / "arguments").read_text()))
+
+
+COMMANDS = {
+    "ffplay": "-nodisp -autoexit -loglevel error -probesize 32 -analyzeduration 0 -i -",
+    "sox": "-q -t raw -r 24000 -e signed-integer -b 16 -c 1 -",
+    "pw-play": "--format s16 --rate 24000 --channels 1 -",
+    "paplay": "--raw --format=s16le --rate=24000 --channels=1 --latency-msec=100",
+    "aplay": "-q -t raw -f S16_LE -r 24000 -c 1 --buffer-time=200000",
+}
+PROGRAMS = {name: "play" if name == "sox" else name for name in COMMANDS}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_program_gets_the_right_arguments_and_every_byte(programs, tmp_path, name):
+    programs(PROGRAMS[name])
     play(PCM, PCM, PCM)
-    assert (tmp_path / "arguments").read_text() == arguments
+    assert arguments(tmp_path) == COMMANDS[name]
+    header = wav_header(RATE, None) if name == "ffplay" else b""
     assert (tmp_path / "bytes").read_bytes() == header + PCM * 3
 
 
-def test_afplay_gets_a_whole_wav_in_a_file_that_is_gone_afterwards(programs, tmp_path):
-    programs(
-        "afplay",
-        'Path(here, "copy").write_bytes(Path(sys.argv[1]).read_bytes())\nPath(here, "name").write_text(sys.argv[1])',
-    )
-    play(PCM, PCM)
-    with wave.open(str(tmp_path / "copy")) as heard:
-        assert (heard.getframerate(), heard.getnchannels(), heard.getsampwidth()) == (RATE, 1, 2)
-        assert heard.readframes(-1) == PCM * 2
-    assert not Path((tmp_path / "name").read_text()).parent.exists()
+def test_a_pw_play_that_knows_raw_is_told_that_it_is(programs, tmp_path):
+    programs("pw-play", 'if "--help" in sys.argv: sys.exit("  -a, --raw   RAW mode")' + textwrap.dedent(RECORD))
+    play(PCM)
+    assert arguments(tmp_path) == f"--raw {COMMANDS['pw-play']}"
+    assert (tmp_path / "bytes").read_bytes() == PCM
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("pw-play", "--target hall "), ("paplay", "--device=hall "), ("aplay", "-D hall "), ("sox", "")],
+)
+def test_a_device_is_named_in_the_player_s_own_way(programs, tmp_path, name, given):
+    programs(PROGRAMS[name], RECORD + '    Path(here, "audiodev").write_text(os.environ.get("AUDIODEV", ""))')
+    play(PCM, device="hall")
+    assert arguments(tmp_path) == given + COMMANDS[name]
+    assert (tmp_path / "audiodev").read_text() == ("hall" if name == "sox" else "")
+
+
+def test_a_player_that_takes_no_device_is_passed_over_or_refused_by_name(programs, tmp_path):
+    for name in ("ffplay", "afplay", "aplay"):
+        programs(name)
+    play(PCM, device="hall")
+    assert arguments(tmp_path).startswith("-D hall")
+    for name in ("ffplay", "afplay"):
+        with pytest.raises(Failure, match=f"{name} plays to the default device only; of sounddevice, sox") as caught:
+            player.open_player(Playing(player=name, device="hall"))
+        assert caught.value.exit_code == errors.USAGE
+
+
+def test_the_first_one_here_plays_in_the_documented_order(programs, tmp_path):
+    for name in reversed(PLAYERS[1:]):
+        programs(PROGRAMS.get(name, name), 'Path(here, "who").write_text(Path(sys.argv[0]).name); sys.stdin.read()')
+        play(bytes(3840))
+        assert (tmp_path / "who").read_text() == PROGRAMS.get(name, name)
+
+
+def test_the_one_that_is_asked_for_plays_or_is_missed_by_name(programs, tmp_path):
+    programs("ffplay", 'Path(here, "wrong").touch()')
+    programs("aplay")
+    play(PCM, player="aplay")
+    assert not (tmp_path / "wrong").exists() and (tmp_path / "bytes").read_bytes() == PCM
+    with pytest.raises(Failure, match="paplay is not here; install one") as caught:
+        play(PCM, player="paplay")
+    assert caught.value.exit_code == errors.NO_PROGRAM
+
+
+def test_the_first_syllable_is_not_lost_on_a_sleepy_output(programs, tmp_path):
+    """PeonPing/peon-ping#543: silence goes before the first word, and before nothing else."""
+    programs("aplay")
+    play(PCM, PCM, lead_in_ms=250)
+    assert (tmp_path / "bytes").read_bytes() == bytes(2 * RATE // 4) + PCM * 2
+    assert 0 < Playing().lead_in_ms <= 100
+
+
+def test_volume_is_a_factor_that_cannot_clip(programs, tmp_path):
+    programs("aplay")
+    loud = array("h", [-32768, 32767, 1000, -1000, 1, 0])
+    play(loud.tobytes(), volume=0.5)
+    assert array("h", (tmp_path / "bytes").read_bytes()).tolist() == [-16384, 16384, 500, -500, 0, 0]
+    play(loud.tobytes())
+    assert (tmp_path / "bytes").read_bytes() == loud.tobytes()
+
+
+def test_a_gap_is_counted_and_what_comes_in_time_is_not(programs):
+    programs("aplay")
+    sink = player.open_player(BARE, asked_s=0)
+    for _ in range(20):
+        sink.write(PCM, RATE)
+    assert (sink.underruns, sink.gap_s) == (0, 0)
+    time.sleep(20 * 0.08 + 0.1)
+    sink.write(PCM, RATE)
+    sink.close(whole=True)
+    assert sink.underruns == 1 and 0.09 < sink.gap_s < 5
+
+
+def test_stutter_near_a_factor_of_1_is_a_told_wait_instead(programs, tmp_path):
+    """Blaizzy/mlx-audio#170, KoljaB/RealtimeVoiceChat#26: it is held until it can play to the end, and that is told."""
+    programs("aplay", 'Path(here, "started").touch()\n' + textwrap.dedent(RECORD))
+    told = []
+    sink = player.open_player(BARE, tell=told.append)
+    sink.expect("x" * 60, None)
+    sink.accepted(2.0)
+    for _ in range(20):
+        time.sleep(0.1)
+        sink.write(PCM, RATE)
+        assert not (tmp_path / "started").exists()
+    sink.close(whole=True)
+    assert (tmp_path / "bytes").read_bytes() == PCM * 20
+    (line,) = told
+    assert 0.5 <= float(line.removeprefix("starts in ").removesuffix(" s")) < 20
+
+
+def test_speech_that_is_held_may_be_dropped_without_a_sound(programs, tmp_path):
+    programs("aplay", 'Path(here, "started").touch()')
+    sink = player.open_player(BARE, asked_s=100)
+    sink.write(PCM, RATE)
+    sink.close(whole=False)
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.fixture
+def slept(monkeypatch):
+    naps = []
+    monkeypatch.setattr(player.time, "sleep", naps.append)
+    return naps
+
+
+def test_while_it_plays_what_was_held_acks_go_on(programs, slept):
+    """However much waits for a player that takes nothing: misod evicts who acknowledges nothing for 10 s."""
+    programs("aplay", "import signal; signal.pause()")
+    sink = player.open_player(BARE, asked_s=6)
+    for _ in range(180):  # 14.4 s
+        sink.write(PCM, RATE)
+    assert not slept
+    sink.close(whole=False)
+
+
+def test_who_is_far_ahead_sleeps_a_frame_a_frame(programs, slept):
+    programs("aplay")
+    sink = player.open_player(BARE)
+    for _ in range(200):  # 16 s at once
+        sink.write(PCM, RATE)
+    assert slept and slept[0] <= 0.08 and sink._limit_s < player.AHEAD_S + 1
+    sink.close(whole=True)
+
+
+AFPLAY = """
+    with open(Path(here, "copy"), "ab") as copy:
+        copy.write(Path(sys.argv[1]).read_bytes()[44:])
+    with open(Path(here, "names"), "a") as names:
+        names.write(sys.argv[1] + " ")
+    while Path(here, "hold").exists():
+        __import__("time").sleep(0.01)
+"""
+TONE = array("h", [round(8000 * math.sin(i / 10)) for i in range(RATE)]).tobytes()
+STILL = bytes(RATE)  # half a second
+
+
+def test_afplay_plays_the_first_sentence_while_the_next_is_made(programs, tmp_path):
+    programs("afplay", AFPLAY)
+    (tmp_path / "hold").touch()
+    sink = player.open_player(replace(BARE, player="afplay"))
+    for pcm in (TONE, STILL, TONE[: RATE // 2]):
+        sink.write(pcm, RATE)
+    (first,) = wait_for(tmp_path / "names").split()
+    assert soon(lambda: len((tmp_path / "copy").read_bytes()) >= len(TONE))  # and no more is there yet to be played
+    sink.write(TONE, RATE)
+    (tmp_path / "hold").unlink()
+    sink.close(whole=True)
+    names = (tmp_path / "names").read_text().split()
+    assert names[0] == first and len(names) in (2, 3) and not Path(first).parent.exists()
+    heard = (tmp_path / "copy").read_bytes()
+    assert len(TONE) * 2.5 < len(heard) <= len(TONE) * 2.5 + len(STILL)  # of the pause, what afplay takes to start
+
+
+def test_an_afplay_that_fails_is_one_line(programs):
+    programs("afplay", "sys.exit(1)")
+    with pytest.raises(Failure, match="afplay failed with code 1; use -o FILE, or another --player") as caught:
+        play(TONE)
+    assert caught.value.exit_code == errors.IO_ERROR
 
 
 def test_afplay_is_not_started_when_the_speech_was_stopped(programs, tmp_path):
@@ -118,13 +285,6 @@ def test_afplay_is_not_started_when_the_speech_was_stopped(programs, tmp_path):
     sink.close(whole=False)
     sink.close(whole=False)
     assert not (tmp_path / "started").exists()
-
-
-def test_ffplay_is_taken_first_then_sox_afplay_aplay(programs):
-    for name in ("aplay", "afplay", "play", "ffplay"):
-        programs(name)
-        sink = player.open_player()
-        assert getattr(sink, "_name", "afplay") == name
 
 
 def test_no_player_is_one_line_with_the_cure(programs):
@@ -155,7 +315,7 @@ def test_no_sound_starts_no_program(programs, tmp_path):
 def test_a_player_that_fails_is_one_line_with_its_last_words(programs, body):
     programs("aplay", body)
     with pytest.raises(Failure) as caught:
-        play(*[PCM] * 200)
+        play(*[PCM] * 100)
     assert caught.value.exit_code == errors.IO_ERROR
     assert str(caught.value) == "aplay stopped playing: aplay: device is busy"
 
@@ -172,7 +332,7 @@ def test_a_player_that_dies_while_the_last_bytes_go_out_is_one_line(programs, tm
         assert str(failure) == "aplay stopped playing: no reason given"
     else:
         raise AssertionError("it was taken for played")
-    sink.close(whole=False)  # as open_sink does
+    sink.close(whole=False)  # as Outputs.open does
 
 
 def test_a_talkative_player_is_not_stopped_by_its_own_words(programs, tmp_path):
@@ -205,7 +365,8 @@ def test_interrupted_the_player_and_all_it_started_are_dead_even_if_they_ignore_
 def test_a_signal_while_the_rest_plays_kills_the_player(programs, tmp_path, name, number):
     """The daemon is done long before the sound is: most Ctrl-C come here."""
     from misoctl.cli import _stop_on_signals
-    from misoctl.speech import open_sink
+    from misoctl.outputs import Outputs
+    from misoctl.playing.options import Play
 
     programs(name, STUBBORN)
     before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
@@ -214,7 +375,7 @@ def test_a_signal_while_the_rest_plays_kills_the_player(programs, tmp_path, name
     code += f"os.kill({os.getpid()}, {number:d})"
     subprocess.Popen([sys.executable, "-c", code, tmp_path / "pids"])
     try:
-        with pytest.raises(Stopped) as caught, open_sink(None, False, False) as sink:
+        with pytest.raises(Stopped) as caught, Outputs().open(Play({"lead_in_ms": 0})) as sink:
             sink.write(PCM, RATE)
     finally:
         for n, handler in before.items():
@@ -233,25 +394,54 @@ def test_a_sounddevice_that_cannot_load_is_passed_over(programs, tmp_path, monke
     assert (tmp_path / "bytes").read_bytes() == bytes(3840)
 
 
-def test_when_we_are_killed_the_player_s_input_ends(programs, tmp_path):
-    programs(
-        "aplay",
-        'Path(here, "up").touch()\n' + textwrap.dedent(RECORD) + 'Path(here, "over").touch()',
-    )
-    code = """if 1:
-        import sys, time
-        sys.modules["sounddevice"] = None
-        from misoctl.player import open_player
-        sink = open_player()
-        sink.write(bytes(3840), 24000)
-        time.sleep(60)
-    """
-    child = subprocess.Popen([sys.executable, "-c", code])
+SPEAKS = """if 1:
+    import sys, time
+    sys.modules["sounddevice"] = None
+    from misoctl.player import open_player
+    sink = open_player()
+    for second in range(4):
+        sink.write(b"\\0\\x20\\0\\xe0" * 12000 if second % 2 == 0 else bytes(48000), 24000)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("name", [*PROGRAMS.values(), "afplay"])
+def test_the_player_does_not_outlive_us_however_we_die(programs, tmp_path, name):
+    """szmikler/playsound3#23: of the player and of what it began nothing is left, nor of its files."""
+    programs(name, 'if "--help" in sys.argv: sys.exit(0)\n' + textwrap.dedent(STUBBORN))
+    child = subprocess.Popen([sys.executable, "-c", SPEAKS], env=os.environ | {"TMPDIR": str(tmp_path)})
+    pids = [int(pid) for pid in wait_for(tmp_path / "pids").split()]
+    assert all(map(alive, pids))
+    child.kill()
+    child.wait()
+    assert all(map(gone, pids))
+    assert soon(lambda: not list(tmp_path.glob("miso-*")))
+
+
+def test_a_player_that_goes_by_its_input_has_it_closed(programs, tmp_path):
+    programs("aplay", 'Path(here, "up").touch()\n' + textwrap.dedent(RECORD) + 'Path(here, "over").touch()')
+    child = subprocess.Popen([sys.executable, "-c", SPEAKS.replace("sink = open_player()", WITHOUT_WATCHER)])
     wait_for(tmp_path / "up")
     child.kill()
     child.wait()
     wait_for(tmp_path / "over")
-    assert (tmp_path / "bytes").read_bytes() == bytes(3840)
+
+
+WITHOUT_WATCHER = """
+    import subprocess
+    from misoctl.playing import children
+    children.WATCH = "exit"
+    sink = open_player()
+"""
+
+
+def test_when_all_was_heard_nothing_is_killed_and_nothing_is_left(programs, tmp_path):
+    """What the player leaves running is its own: the watcher goes by itself once we are done."""
+    programs("aplay")
+    code = SPEAKS.replace("time.sleep(60)", "sink.close(whole=True)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+    assert not done.stdout and not done.stderr
+    assert len((tmp_path / "bytes").read_bytes()) == 4 * 48000 + 2 * 50 * RATE // 1000
 
 
 def test_standard_output_is_not_the_player_s_to_write_to(programs, tmp_path):

@@ -1,0 +1,57 @@
+"""--events: a JSON object a line on standard output, as things happen. docs/say.md is the schema."""
+
+import json
+import sys
+
+from misoctl.receipt import Hashed, receipt
+from misoctl.timeline import Piece, Word
+from misoctl.watch import Face
+from protocol import errors
+from protocol import messages as m
+from protocol.errors import Failure
+from protocol.exits import forget
+
+
+class Events(Face):
+    def __init__(self):
+        if sys.stdout is None:
+            raise Failure(errors.CANT_CREATE, "standard output is closed", "pipe it, or name a file")
+        self._begun: tuple[str, dict, Hashed] | None = None
+        self._requests: dict[int, tuple[str, dict, Hashed]] = {}
+
+    def begins(self, text: str, options: dict, sink: Hashed) -> None:
+        self._begun = text, options, sink
+
+    def emit(self, event: str, **fields) -> None:
+        """Raises Failure where nobody reads."""
+        try:
+            sys.stdout.write(json.dumps({"event": event} | fields, ensure_ascii=False) + "\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            forget(sys.stdout)
+            raise Failure(errors.BROKEN_PIPE, "") from None
+        except OSError as error:
+            forget(sys.stdout)
+            raise Failure(errors.IO_ERROR, f"writing to standard output: {error.strerror}") from None
+
+    def sees(self, message: m.Message) -> None:
+        if isinstance(message, m.Accepted):
+            self._requests[message.id] = self._begun
+            self.emit("accepted", request=message.id, seed=message.seed)
+        elif isinstance(message, m.Progress) and message.state != "parked":
+            self.emit("waiting", state=message.state)
+
+    def piece(self, piece: Piece) -> None:
+        numbers = {"number": piece.number, "sentence": piece.sentence}
+        self.emit("piece", **numbers, at_s=round(piece.start_s, 3), spoken=piece.spoken, spans=piece.spans)
+
+    def word(self, word: Word) -> None:
+        a, b = word.spoken
+        where = {"piece": word.piece.number, "spoken": word.spoken, "source": word.source}
+        self.emit("word", word=word.piece.spoken[a:b], **where)
+
+    def ended(self, done: m.Done) -> None:
+        self.emit("done", **receipt(done, *self._requests.pop(done.id)))
+
+    def failed(self, failure: Failure) -> None:
+        self.emit("error", exit_code=failure.exit_code, message=str(failure))

@@ -1,0 +1,1 @@
+"""How speech is heard: the players, when the first word may start, and what goes before it."""

@@ -1,0 +1,90 @@
+"""The verb `say`: what goes together, what is asked for, and one request or, of --follow, many."""
+
+from collections.abc import Callable
+
+import click
+
+from misoctl import detached, voices
+from misoctl.client import preflight
+from misoctl.events import Events
+from misoctl.follow import Lines, follow_lines
+from misoctl.highlight import Highlight
+from misoctl.outputs import Outputs
+from misoctl.progress import Progress
+from misoctl.receipt import to_json
+from misoctl.screen import Screen, is_terminal
+from misoctl.speech import read_script, read_text, report, speak
+from misoctl.start import connect
+from misoctl.talk import hush, tell
+from misoctl.watch import Face, Watch
+from protocol.paths import find_paths
+
+
+def run(
+    text, source, script, follow, stems, sentences, where, play, like, clip_text, no_start, quiet, as_json, strict,
+    highlight, events, wait, **options,
+) -> None:  # fmt: skip
+    _check_together(text, source, script, follow, stems, as_json, highlight, events, wait)
+    data = "--json" if as_json else "--events" if events else ""
+    outputs = Outputs(**where, stems=stems, sentences=sentences, data=data)
+    if options["voice"] == "?":
+        voices.list_all(options["model"])
+        return
+    if not wait:
+        detached.leave(outputs.target == "-")
+    faces, talk, tell_waits = _faces(quiet, highlight, events)
+    dialogue = None if script is None else read_script(text, source, script)
+    words = dialogue.text if dialogue else "" if follow else read_text(text, source)
+    if words is None:
+        talk("nothing to say")
+        return
+    options = {name: value for name, value in options.items() if value is not None}
+    options |= {"script": bool(script) or None, "pieces": bool(sentences or faces) or None}
+    options |= voices.one_off(like, clip_text, options, talk)
+    if no_start:
+        preflight(find_paths())  # before a file is made or a player looked for
+    with (
+        Watch(*faces) as watch,
+        outputs.open(play.telling(talk), dialogue and dialogue.names) as sink,
+        connect(find_paths(), not no_start, talk) as client,
+        voices.suggesting(client, options.get("voice"), options.get("model")),
+    ):
+        if follow:
+            for done, words in follow_lines(client, Lines(0, talk), options, sink, tell_waits, talk, watch):
+                if as_json:
+                    click.echo(to_json(done, words, options, sink))
+                report(done, True, strict)  # figures of each line would be noise
+            return
+        done = speak(client, words, options, sink, tell_waits, watch)
+    if as_json:
+        click.echo(to_json(done, words, options, sink))
+    report(done, quiet, strict)
+
+
+def _check_together(text, source, script, follow, stems, as_json, highlight, events, wait) -> None:
+    """Raises UsageError."""
+    if stems is not None and script is None:
+        raise click.UsageError("--stems is for --script")
+    if follow and (text not in ((), ("-",)) or source not in (None, "-") or script is not None):
+        raise click.UsageError("--follow reads standard input: give no TEXT, -f or --script")
+    if events and as_json:
+        raise click.UsageError("--events end with the receipt that --json prints: give one of them")
+    if not wait and (as_json or events or highlight or follow):
+        raise click.UsageError(
+            "--no-wait tells nothing of the speech: not with --json, --events, --highlight or --follow"
+        )
+    if highlight and not is_terminal():
+        raise click.UsageError("--highlight needs a terminal as standard error")
+
+
+def _faces(quiet: bool, highlight: bool, events: bool) -> tuple[list[Face], Callable, Callable]:
+    """Who looks on, how to tell a line, and how to tell what is waited for."""
+    screen = Screen() if is_terminal() and (highlight or not quiet) else None
+    faces: list[Face] = [Highlight(screen)] if highlight else []
+    progress = screen is not None and not quiet
+    if progress:
+        faces.append(Progress(screen, words=not highlight))
+    if events:
+        faces.append(Events())
+    talk = hush if quiet else screen.tell if screen else tell
+    return faces, talk, hush if progress else talk
