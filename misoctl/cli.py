@@ -13,6 +13,7 @@ import click
 
 import misoctl
 from misoctl import handed, service, voices
+from misoctl.floor import Floor, floor_options, hush_verb, lines_of
 from misoctl.talk import hush, tell
 from protocol import errors
 from protocol.errors import Failure
@@ -67,7 +68,7 @@ def cli() -> None:
     """
 
 
-for verb in (*handed.VERBS, *voices.VERBS, service.service):
+for verb in (*handed.VERBS, *voices.VERBS, service.service, hush_verb):
     cli.add_command(verb)
 
 
@@ -102,13 +103,16 @@ for verb in (*handed.VERBS, *voices.VERBS, service.service):
 @click.option("--no-normalize-loudness", "level", flag_value=False, default=None, help="As loud as the model makes it.")
 @click.option("--model", metavar="NAME", help="Speak with this model; `misoctl list` shows which are here.")
 @click.option("--keep-alive", "keep_alive_s", type=SECONDS, callback=_finite, help=KEEP_HELP)
+@floor_options
 @click.option("--no-start", is_flag=True, help="Do not start misod; exit 69 where none runs.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the receipt on standard output.")
 @click.option(
     "--strict", is_flag=True, help="Exit 1 where the speech did not end of itself, at its longest length too."
 )
-def say(text, source, script, stems, output, raw, like, clip_text, no_start, quiet, as_json, strict, **options) -> None:
+def say(
+    text, source, script, stems, output, raw, like, clip_text, no_start, wish, quiet, as_json, strict, **options
+) -> None:
     """Speak TEXT, or what is piped in.
 
     \b
@@ -119,10 +123,11 @@ def say(text, source, script, stems, output, raw, like, clip_text, no_start, qui
       misoctl say --script talk.txt -o talk.wav --stems turns/
       misoctl say -v anna "In a voice that was learned."
       misoctl say --like clip.wav --text "What is said in it." "Once."
+      misoctl say --when interrupt --resume "The kettle boils."
       misoctl say -- "-5 degrees."
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a player or a reader that goes away has its own line
-    from misoctl.client import preflight
+    from misoctl.client import Client, preflight
     from misoctl.receipt import to_json
     from misoctl.script import Stems
     from misoctl.speech import open_sink, read_script, read_text, report, speak
@@ -138,16 +143,23 @@ def say(text, source, script, stems, output, raw, like, clip_text, no_start, qui
         talk("nothing to say")
         return
     options = {name: value for name, value in options.items() if value is not None} | {"script": bool(script) or None}
-    options |= voices.one_off(like, clip_text, options, talk)
+    floor = Floor(wish, output is None and not raw, words, bool(script))
+    options |= {"pieces": floor.wants_pieces or None} | voices.one_off(like, clip_text, options, talk)
     if no_start:
         preflight(find_paths())  # before a file is made or a player looked for
     turns = Stems(stems, dialogue.names) if stems else None
-    with (
-        open_sink(output, raw, as_json, turns) as sink,
-        connect(find_paths(), not no_start, talk) as client,
-        voices.suggesting(client, options.get("voice")),
-    ):
-        done = speak(client, words, options, sink, talk)
+    while floor.rest:
+        with (
+            floor,
+            open_sink(output, raw, as_json, turns) as sink,
+            connect(find_paths(), not no_start, talk) as client,
+            voices.suggesting(client, options.get("voice")),
+        ):
+            words = floor.take(client, lambda: Client(find_paths()), talk)
+            done = speak(client, words, options, sink, talk, floor.came)
+    if floor.end:
+        floor.report(talk, as_json)
+        return
     if as_json:
         click.echo(to_json(done, words, options, sink.sha256))
     report(done, quiet, strict)
@@ -166,18 +178,26 @@ def replay(receipt, output, raw, quiet) -> None:
       misoctl replay a.json -o b.wav
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    from misoctl.client import Client
     from misoctl.receipt import read
     from misoctl.speech import open_sink, report, speak
     from misoctl.start import connect
     from protocol.paths import find_paths
 
     talk, wanted = hush if quiet else tell, read(receipt)
-    with open_sink(output, raw, False) as sink, connect(find_paths(), True, talk) as client:
-        *_, now = client.load(wanted.model)
-        if now.digest != wanted.digest:
-            raise Failure(errors.BAD_DATA, f"{receipt} was spoken by other weights than {now.model} has", "pull those")
-        voices.check_digest(client, receipt, wanted.options.get("voice"), wanted.voice_digest)
-        done = speak(client, wanted.text, wanted.options | {"model": wanted.model}, sink, talk)
+    floor = Floor({}, output is None and not raw, wanted.text)
+    while floor.rest:
+        with floor, open_sink(output, raw, False) as sink, connect(find_paths(), True, talk) as client:
+            *_, now = client.load(wanted.model)
+            if now.digest != wanted.digest:
+                line = f"{receipt} was spoken by other weights than {now.model} has"
+                raise Failure(errors.BAD_DATA, line, "pull those")
+            voices.check_digest(client, receipt, wanted.options.get("voice"), wanted.voice_digest)
+            words = floor.take(client, lambda: Client(find_paths()), talk)
+            done = speak(client, words, wanted.options | {"model": wanted.model}, sink, talk, floor.came)
+    if floor.end:
+        floor.report(talk, False)
+        return
     report(done, quiet, strict=False)
     if sink.sha256 != wanted.sha256:
         raise Failure(errors.FAILED, f"these are not the samples of {receipt}", "another machine or version made those")
@@ -196,9 +216,9 @@ def status(as_json) -> None:
     from protocol.paths import find_paths
 
     with Client(find_paths()) as client:
-        now = client.status()
+        now, (speakers, floor) = client.status(), lines_of(client)
     if as_json:
-        click.echo(json.dumps(asdict(now)))
+        click.echo(json.dumps(asdict(now) | {"floor": speakers}))
         return
     speed = f"loaded in {now.load_s:.2f} s" if now.load_s else "not loaded"
     click.echo(f"misod {now.version}, pid {now.pid}, up {now.uptime_s:.0f} s: {now.state}")
@@ -206,6 +226,7 @@ def status(as_json) -> None:
         click.echo(f"  why       {now.detail}")
     click.echo(f"  model     {now.model} {now.digest[:12]} on {now.backend or '-'}, {speed}")
     click.echo(f"  rows      {now.speaking} speaking, {now.parked} parked, {now.queued} queued, at most {now.max_rows}")
+    click.echo(f"  floor     {floor}")
     click.echo(f"  served    {now.requests} requests, {now.spoken_s:.1f} s of speech")
     click.echo(f"  memory    {now.rss_bytes / 1e6:.0f} MB resident, {now.active_bytes / 1e6:.0f} MB held by MLX")
     click.echo(f"  voices    {now.voices} learned, {now.sessions} sessions")

@@ -39,6 +39,7 @@ SETTINGS = (
     "memory_gb",
     "prefix_gb",
     "prefix_disk_gb",
+    "same_s",
     "log_level",
 )
 

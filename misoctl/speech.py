@@ -16,7 +16,12 @@ from protocol import errors
 from protocol import messages as m
 from protocol.errors import Failure
 
-WAITS = {"loading": "loading the model", "queued": "waiting for a free row", "parked": ""}
+WAITS = {
+    "loading": "loading the model",
+    "queued": "waiting for a free row",
+    "parked": "",
+    "floor": "waiting for the one who speaks",
+}
 
 
 def read_script(words: tuple[str, ...], source: str | None, path: str) -> Script:
@@ -99,11 +104,19 @@ def open_sink(output: str | None, raw: bool, as_json: bool, stems: Stems | None 
         raise
 
 
-def speak(client: Client, text: str, options: dict, sink: Hashed, tell: Callable[[str], None]) -> m.Done:
+def speak(
+    client: Client,
+    text: str,
+    options: dict,
+    sink: Hashed,
+    tell: Callable[[str], None],
+    came: Callable[[m.Message], None] = lambda _: None,
+) -> m.Done:
     """Stream one request into `sink`. Interrupted, it closes the sink first: silence at once."""
     stream = client.say(text=text, **options)
     try:
         for message in telling(stream, tell):
+            came(message)
             if isinstance(message, m.Pcm):
                 sink.turn(message.turn)
                 sink.write(message.data, message.rate)

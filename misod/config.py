@@ -36,6 +36,9 @@ class Settings:
     memory_gb: float = _setting(0.0, "Resident memory at which misod exits 70; 0 is 90 % of the machine.", 0, 1e6)
     prefix_gb: float = _setting(1.0, "Memory for what the model has read of voices and dialogues.", 0, 1e6)
     prefix_disk_gb: float = _setting(4.0, "Disk for what models have read of voices.", 0, 1e6)
+    same_s: float = _setting(
+        5.0, "Seconds in which a text that was heard is not said again by the same --app.", 0, 3600
+    )
     log_level: str = _setting("info", "debug, info, warning or error.")
 
 

@@ -157,9 +157,7 @@ class MisoEngine:
         heard = [i for i, row in enumerate(rows) if finite[i] and codes[i].any()]  # all zeros is the EOS frame
         pcm = dict(zip(heard, self._advance([rows[i] for i in heard], codes[heard]), strict=True)) if heard else {}
         return [
-            self._sounded(row, pcm.get(i))
-            if finite[i]
-            else Fault(f"logits were not finite at frame {row.frames}")
+            self._sounded(row, pcm.get(i)) if finite[i] else Fault(f"logits were not finite at frame {row.frames}")
             for i, row in enumerate(rows)
         ]
 
