@@ -75,6 +75,7 @@ class Router:
         if self._is_ours():  # libzmq leaves it
             self._path.unlink()
         self.socket.disable_monitor()
+        self.partings.close(linger=0)  # an open one keeps term from returning
         self.socket.close(linger=500)
         self._context.term()
 
