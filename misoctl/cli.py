@@ -12,6 +12,7 @@ import click
 
 import misoctl
 from misoctl import handed, kitten, service, voices
+from misoctl.floor import floor_options, hush_verb, lines_of
 from misoctl.handed import finite
 from misoctl.http.verb import http
 from misoctl.options import no_rate, output_options
@@ -65,7 +66,7 @@ def cli() -> None:
     """
 
 
-for verb in (*handed.VERBS, *voices.VERBS, service.service, devices, http):
+for verb in (*handed.VERBS, *voices.VERBS, service.service, devices, http, hush_verb):
     cli.add_command(verb)
 
 
@@ -103,6 +104,7 @@ for verb in (*handed.VERBS, *voices.VERBS, service.service, devices, http):
 @click.option("--no-normalize-loudness", "level", flag_value=False, default=None, help="As loud as the model makes it.")
 @click.option("--model", metavar="NAME", help="Speak with this model; `misoctl list` shows which are here.")
 @click.option("--keep-alive", "keep_alive_s", type=SECONDS, callback=finite, help=KEEP_HELP)
+@floor_options
 @click.option("--no-start", is_flag=True, help="Do not start misod; exit 69 where none runs.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the receipt on standard output.")
@@ -128,6 +130,7 @@ def say(**given) -> None:
       misoctl say --script talk.txt -o talk.wav --stems turns/
       misoctl say -v anna "In a voice that was learned."
       misoctl say --like clip.wav --text "What is said in it." "Once."
+      misoctl say --when interrupt --resume "The kettle boils."
       misoctl say -- "-5 degrees."
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a player or a reader that goes away has its own line
@@ -149,6 +152,8 @@ def replay(receipt, quiet, where, play) -> None:
       misoctl replay a.json -o b.wav
     """
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    from misoctl.client import Client
+    from misoctl.floor import Floor
     from misoctl.outputs import Outputs
     from misoctl.receipt import read
     from misoctl.speech import report, speak
@@ -157,12 +162,17 @@ def replay(receipt, quiet, where, play) -> None:
 
     outputs = Outputs(**where)
     talk, wanted = hush if quiet else tell, read(receipt)
-    with outputs.open(play.telling(talk)) as sink, connect(find_paths(), True, talk) as client:
+    floor = Floor({}, outputs.target is None, wanted.text, resumes=False)
+    with floor, outputs.open(play.telling(talk)) as sink, connect(find_paths(), True, talk) as client:
         *_, now = client.load(wanted.model)
         if now.digest != wanted.digest:
             raise Failure(errors.BAD_DATA, f"{receipt} was spoken by other weights than {now.model} has", "pull those")
         voices.check_digest(client, receipt, wanted.options.get("voice"), wanted.voice_digest, wanted.model)
-        done = speak(client, wanted.text, wanted.options | {"model": wanted.model}, sink, talk)
+        words = floor.take(client, lambda: Client(find_paths()), talk, sink)
+        done = speak(client, words, wanted.options | {"model": wanted.model}, sink, talk, came=floor.came)
+    if floor.end:
+        floor.report(talk, False)
+        return
     report(done, quiet, strict=False)
     if sink.sha256 != wanted.sha256:
         raise Failure(errors.FAILED, f"these are not the samples of {receipt}", "another machine or version made those")
@@ -181,9 +191,9 @@ def status(as_json) -> None:
     from protocol.paths import find_paths
 
     with Client(find_paths()) as client:
-        now = client.status()
+        now, (speakers, floor) = client.status(), lines_of(client)
     if as_json:
-        click.echo(json.dumps(asdict(now)))
+        click.echo(json.dumps(asdict(now) | {"floor": speakers}))
         return
     speed = f"loaded in {now.load_s:.2f} s" if now.load_s else "not loaded"
     click.echo(f"misod {now.version}, pid {now.pid}, up {now.uptime_s:.0f} s: {now.state}")
@@ -191,6 +201,7 @@ def status(as_json) -> None:
         click.echo(f"  why       {now.detail}")
     click.echo(f"  model     {now.model} {now.digest[:12]} on {now.backend or '-'}, {speed}")
     click.echo(f"  rows      {now.speaking} speaking, {now.parked} parked, {now.queued} queued, at most {now.max_rows}")
+    click.echo(f"  floor     {floor}")
     click.echo(f"  served    {now.requests} requests, {now.spoken_s:.1f} s of speech")
     click.echo(f"  memory    {now.rss_bytes / 1e6:.0f} MB resident, {now.active_bytes / 1e6:.0f} MB held by MLX")
     click.echo(f"  voices    {now.voices} learned, {now.sessions} sessions")

@@ -48,6 +48,7 @@ class Client:
 
     def __init__(self, paths: Paths):
         preflight(paths)
+        self._paths = paths
         import zmq  # 40 ms, not needed for --help nor where no daemon runs
 
         self._zmq = zmq
@@ -134,6 +135,46 @@ class Client:
         """As load, last the voices with the new one alone. Stopped early, nothing is learned."""
         message = m.Learn(id=self._new_id(), **request)
         yield from self._cancelling(message.id, self._change(message, m.Voices))
+
+    @property
+    def knows_floor(self) -> bool:
+        """Of an older misod there is none to take."""
+        return self.welcome.minor >= 1
+
+    def ask_floor(self, **wish) -> int:
+        """The request for it, which lasts until it is left, or this connection closed."""
+        message = m.AskFloor(id=self._new_id(), **wish)
+        self._send(message)
+        return message.id
+
+    def floor_comes(self, request: int) -> Iterator[m.Message]:
+        """Yields progress, last the floor: yours, or why not. Raises Failure."""
+        while not isinstance(answer := self._receive(request, None), m.Floor):
+            yield answer
+        yield answer
+
+    def next(self, request: int, wait_s: float, wake: int) -> m.Message | None:
+        """The next message for `request`; None where none comes in time, or `wake` is readable. Raises Failure."""
+        self._poller.register(wake, self._zmq.POLLIN)
+        ready = dict(self._poller.poll(wait_s * 1000))
+        self._poller.unregister(wake)
+        if not ready or (wake in ready and self._dealer not in ready):
+            return None
+        return self._receive(request, None)
+
+    def hold_floor(self, request: int, seconds: float) -> None:
+        self._try_send(m.Hold(id=request, seconds=seconds))
+
+    def leave_floor(self, request: int, again: bool = False) -> None:
+        self._try_send(m.Leave(id=request, again=again))
+
+    def daemon_lives(self) -> bool:
+        """Whether it was the connection that ended, and not misod."""
+        try:
+            preflight(self._paths)
+        except Failure:
+            return False
+        return True
 
     def _cancelling(self, request: int, stream: Iterator[m.Message]) -> Iterator[m.Message]:
         try:

@@ -54,11 +54,7 @@ class Lines:
             if isinstance(following, OSError):
                 raise Failure(errors.NO_INPUT, f"cannot read standard input: {following.strerror}")
             text, following = following, self._next()
-            while (
-                isinstance(following, str)
-                and following
-                and len(text.encode()) + len(following.encode()) < TOGETHER_BYTES
-            ):
+            while isinstance(following, str) and following and _fit(text, following):
                 text, following = text + BETWEEN + following, self._next()
             yield text
             if following == "":

@@ -47,6 +47,7 @@ SETTINGS = (
     "memory_gb",
     "prefix_gb",
     "prefix_disk_gb",
+    "same_s",
     "log_level",
     "player",
     "device",

@@ -4,13 +4,13 @@ import time
 
 from misoctl.receipt import Hashed
 from misoctl.screen import Screen
+from misoctl.speech import WAITS
 from misoctl.timeline import Word
 from misoctl.watch import Face
 from protocol import messages as m
 
 LONG_WORDS = 60  # some 20 s: less needs no progress
 SETTLED_S = 3.0  # of speech, before it says how long the rest will take
-WAITS = {"loading": "loading the model", "queued": "waiting for a free row"}
 
 
 class Progress(Face):

@@ -1,17 +1,19 @@
 """The verb `say`: what goes together, what is asked for, and one request or, of --follow, many."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import click
 
 from misoctl import detached, voices
-from misoctl.client import preflight
+from misoctl.client import Client, preflight
 from misoctl.events import Events
+from misoctl.floor import Floor
 from misoctl.follow import Lines, follow_lines
 from misoctl.highlight import Highlight
 from misoctl.outputs import Outputs
 from misoctl.progress import Progress
-from misoctl.receipt import to_json
+from misoctl.receipt import Hashed, to_json
 from misoctl.screen import Screen, is_terminal
 from misoctl.speech import read_script, read_text, report, speak
 from misoctl.start import connect
@@ -21,8 +23,8 @@ from protocol.paths import find_paths
 
 
 def run(
-    text, source, script, follow, stems, sentences, where, play, like, clip_text, no_start, quiet, as_json, strict,
-    highlight, events, wait, **options,
+    text, source, script, follow, stems, sentences, where, play, like, clip_text, wish, no_start, quiet, as_json,
+    strict, highlight, events, wait, **options,
 ) -> None:  # fmt: skip
     _check_together(text, source, script, follow, stems, as_json, highlight, events, wait)
     data = "--json" if as_json else "--events" if events else ""
@@ -38,24 +40,39 @@ def run(
     if words is None:
         talk("nothing to say")
         return
+    plays = outputs.target is None and not follow
+    floor = Floor(wish, plays, words, bool(script), resumes=plays and not (stems or sentences))
     options = {name: value for name, value in options.items() if value is not None}
-    options |= {"script": bool(script) or None, "pieces": bool(sentences or faces) or None}
+    options |= {"script": bool(script) or None, "pieces": bool(sentences or faces or floor.wants_pieces) or None}
     options |= voices.one_off(like, clip_text, options, talk)
     if no_start:
         preflight(find_paths())  # before a file is made or a player looked for
-    with (
-        Watch(*faces) as watch,
-        outputs.open(play.telling(talk), dialogue and dialogue.names) as sink,
-        connect(find_paths(), not no_start, talk) as client,
-        voices.suggesting(client, options.get("voice"), options.get("model")),
-    ):
+
+    @contextmanager
+    def ready() -> Iterator[tuple[Hashed, Client]]:
+        with (
+            floor,
+            outputs.open(play.telling(talk), dialogue and dialogue.names) as sink,
+            connect(find_paths(), not no_start, talk) as client,
+            voices.suggesting(client, options.get("voice"), options.get("model")),
+        ):
+            yield sink, client
+
+    with Watch(*faces) as watch:
         if follow:
-            for done, words in follow_lines(client, Lines(0, talk), options, sink, tell_waits, talk, watch):
-                if as_json:
-                    click.echo(to_json(done, words, options, sink))
-                report(done, True, strict)  # figures of each line would be noise
+            with ready() as (sink, client):
+                for done, line in follow_lines(client, Lines(0, talk), options, sink, tell_waits, talk, watch):
+                    if as_json:
+                        click.echo(to_json(done, line, options, sink))
+                    report(done, True, strict)  # figures of each line would be noise
             return
-        done = speak(client, words, options, sink, tell_waits, watch)
+        while floor.rest:
+            with ready() as (sink, client):
+                words = floor.take(client, lambda: Client(find_paths()), tell_waits, sink, watch.over)
+                done = speak(client, words, options, sink, tell_waits, watch, came=floor.came)
+    if floor.end:
+        floor.report(talk, as_json)
+        return
     if as_json:
         click.echo(to_json(done, words, options, sink))
     report(done, quiet, strict)

@@ -15,7 +15,12 @@ from protocol import errors
 from protocol import messages as m
 from protocol.errors import Failure
 
-WAITS = {"loading": "loading the model", "queued": "waiting for a free row", "parked": ""}
+WAITS = {
+    "loading": "loading the model",
+    "queued": "waiting for a free row",
+    "parked": "",
+    "floor": "waiting for the one who speaks",
+}
 
 
 def read_script(words: tuple[str, ...], source: str | None, path: str) -> Script:
@@ -88,6 +93,7 @@ def speak(
     tell: Callable[[str], None],
     watch: Watch | None = None,
     goes_on: tuple[str, ...] = (),
+    came: Callable[[m.Message], None] = lambda _: None,
 ) -> m.Done:
     """Stream one request into `sink`. Interrupted, or cancelled by misod, it closes the sink first: silence at once.
 
@@ -100,6 +106,7 @@ def speak(
     stream = client.say(text=text, **options)
     try:
         for message in telling(watch.over(stream), tell):
+            came(message)
             _take(message, sink)
     except BaseException as error:
         try:

@@ -28,6 +28,7 @@ class Settings:
     memory_gb: float = setting(0.0, "Resident memory at which misod exits 70; 0 is 90 % of the machine.", 0, 1e6)
     prefix_gb: float = setting(1.0, "Memory for what the model has read of voices and dialogues.", 0, 1e6)
     prefix_disk_gb: float = setting(4.0, "Disk for what models have read of voices.", 0, 1e6)
+    same_s: float = setting(5.0, "Seconds in which a text that was heard is not said again by the same --app.", 0, 3600)
     log_level: str = setting("info", "debug, info, warning or error.", choices=LEVELS)
 
 

@@ -35,6 +35,7 @@ class Router:
         self._admit_only_us()
         self.socket.bind(f"ipc://{path}")
         self._bound = os.lstat(path)
+        self.partings = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)  # readable once a connection has ended
 
     def _admit_only_us(self) -> None:
         """Defence in depth: the 0700 directory is what keeps others out."""
@@ -51,6 +52,13 @@ class Router:
             return None
         return peer, frames
 
+    def clear_partings(self) -> None:
+        try:
+            while self.partings.recv_multipart(zmq.NOBLOCK):
+                pass
+        except zmq.Again:
+            pass
+
     def send(self, peer: bytes, data: bytes) -> bool:
         """Never blocks. False: the peer is gone, or takes nothing and its pipe is full."""
         try:
@@ -66,6 +74,8 @@ class Router:
         """
         if self._is_ours():  # libzmq leaves it
             self._path.unlink()
+        self.socket.disable_monitor()
+        self.partings.close(linger=0)  # an open one keeps term from returning
         self.socket.close(linger=500)
         self._context.term()
 

@@ -23,6 +23,7 @@ from misod.receipt import error, fit, piece, receipt
 from misod.router import Router
 from misod.scheduler import Key
 from misod.session import SLOW_S, Session
+from misod.usher import ASKED, Usher
 from misod.voices import Voice
 from misod.wake import Wake
 from protocol import codec, errors
@@ -54,6 +55,7 @@ class Server:
         self.memory_due_s = 0.0
         self.library = Library(paths, lambda digest: self.worker.inbox.put(worker.Forget(digest)))
         self.router = Router(paths.socket, settings.max_rows)
+        self.usher = Usher(settings.same_s, settings.max_requests, self._send)
         self.wake = Wake()
         self.worker = worker.Worker(models, settings.max_rows, settings.keep_alive_s, self.wake.ring)
 
@@ -65,6 +67,7 @@ class Server:
         self.worker.start()
         poller = zmq.Poller()
         poller.register(self.router.socket, zmq.POLLIN)
+        poller.register(self.router.partings, zmq.POLLIN)
         poller.register(self.wake.read_end, zmq.POLLIN)
         log.info("listening on %s, pid %d", self.paths.socket, os.getpid())
         while self.exit_code is None:
@@ -73,6 +76,9 @@ class Server:
             self._take_events()
             if self.router.socket in ready:
                 self._take_messages()
+            if self.router.partings in ready:
+                self.router.clear_partings()
+                self.usher.somebody_left()
             if self.signalled:
                 self._begin_drain()
             self._watch()
@@ -98,6 +104,8 @@ class Server:
         except errors.ProtocolError as refusal:
             request = refusal.id if message is None else message.id
             self._forget((peer, request))  # nothing follows an error for its id
+            if request is not None:
+                self.usher.gone(peer, request)
             self._send(peer, error(request, refusal.code, refusal.message))
 
     def _on_hello(self, peer: bytes, hello: m.Hello) -> None:
@@ -191,6 +199,12 @@ class Server:
     def _on_asked(self, peer: bytes, message: m.Message) -> None:
         """What needs no model."""
         self._send(peer, self.library.answer(message))
+
+    def _on_floor(self, peer: bytes, message: m.Message) -> None:
+        """What is heard, and when."""
+        if isinstance(message, m.AskFloor) and self.drain_deadline_s is not None:
+            raise errors.ProtocolError("draining", "misod is shutting down", message.id)
+        self.usher.handle(peer, message)
 
     def _on_cancel(self, peer: bytes, cancel: m.Cancel) -> None:
         session = self.sessions.get((peer, cancel.id))
@@ -342,6 +356,7 @@ class Server:
         if not self.router.send(peer, data):
             for key in [key for key in self.sessions if key[0] == peer]:
                 self._forget(key)
+            self.usher.gone(peer)
 
     def _forget(self, key: tuple[bytes, int | None]) -> None:
         if session := self.sessions.pop(key, None):
@@ -360,6 +375,8 @@ class Server:
         deadlines = [s for session in self.sessions.values() if (s := session.next_deadline_s()) is not None]
         if self.sessions or self.worker.step_began_s is not None:
             deadlines.append(now_s + WATCH_S)
+        if (floor_s := self.usher.next_deadline_s()) is not None:
+            deadlines.append(floor_s)
         if self.drain_deadline_s is not None:
             deadlines.append(min(self.drain_deadline_s, now_s + WATCH_S))
         return max(0, math.ceil((min(deadlines) - now_s) * 1000)) if deadlines else None
@@ -373,6 +390,7 @@ class Server:
                 session.probed_s = now_s
                 waits_for = "loading" if self.state == "loading" else "queued"
                 self._send(session.peer, m.Progress(id=session.id, state="parked" if session.admitted else waits_for))
+        self.usher.watch(now_s)
         self._watch_worker(now_s)
         if self.drain_deadline_s is not None and not self.sessions:
             self._exit(errors.OK, "drained")
@@ -397,6 +415,7 @@ class Server:
             return
         log.info("draining %d sessions", len(self.sessions))
         self.drain_deadline_s = time.monotonic() + self.settings.drain_s
+        self.usher.drain()
         for session in list(self.sessions.values()):
             if not session.admitted:
                 self._drop(session, "draining", "misod is shutting down")
@@ -448,6 +467,7 @@ HANDLERS = {
     m.Unload: Server._on_unload,
     m.Learn: Server._on_learn,
     **dict.fromkeys(ANSWERS, Server._on_asked),
+    **dict.fromkeys(ASKED, Server._on_floor),
     m.StatusRequest: Server._on_status,
     m.Drain: Server._on_drain,
 }

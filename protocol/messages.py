@@ -7,7 +7,7 @@ import re
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
 from typing import ClassVar
 
-VERSION = (1, 0)
+VERSION = (1, 1)
 
 MAX_MESSAGE_BYTES = 2 << 20  # `learn` carries a clip
 CLIP_HZ = 24_000  # of a clip, mono s16: clients convert
@@ -24,6 +24,8 @@ MAX_FRAME_BYTES = 64 << 10
 # one more, and no heartbeat gets past them, so that a stopped client would not be noticed.
 WINDOW_FRAMES = 40
 ACK_FRAMES = 16  # the client acknowledges at least this often
+WHENS = ("queue", "interrupt", "drop", "overlap")  # of `floor`
+PRIORITIES = ("low", "normal", "high")  # of `floor`, as numbers from 0
 UINT32 = 2**32 - 1
 
 
@@ -261,6 +263,45 @@ class ForgetSession(Message):
 
 
 @message
+class AskFloor(Message):
+    """To be heard: who plays asks before it does, and leaves once its player is silent."""
+
+    t: ClassVar[str] = "floor"
+    id: int = _id()
+    when: str = _str(1, 16)
+    priority: int = _int(0, 2)
+    app: str = _str(0, 64)
+    text_digest: str = _str(0, 64)
+    resume: bool = _bool()
+
+
+@message
+class Hold(Message):
+    t: ClassVar[str] = "hold"
+    id: int = _id()
+    seconds: float = _float(0, 7200)
+
+
+@message
+class Leave(Message):
+    t: ClassVar[str] = "leave"
+    id: int = _id()
+    again: bool = _bool()
+
+
+@message
+class Hush(Message):
+    t: ClassVar[str] = "hush"
+    id: int = _id()
+
+
+@message
+class SpeakersRequest(Message):
+    t: ClassVar[str] = "speakers"
+    id: int = _id()
+
+
+@message
 class StatusRequest(Message):
     t: ClassVar[str] = "status"
     id: int = _id()
@@ -296,7 +337,8 @@ class Accepted(Message):
 
 @message
 class Progress(Message):
-    """Why nothing is heard yet: `loading` the model, `queued` behind others, or `parked` without credit."""
+    """Why nothing is heard yet: `loading` the model, `queued` behind others, `parked` without credit, or
+    the `floor` is another's."""
 
     t: ClassVar[str] = "progress"
     id: int = _id()
@@ -404,6 +446,24 @@ class Sessions(Message):
 
 
 @message
+class Floor(Message):
+    """What became of a request for the floor: `yours`, or why it is not, or no longer."""
+
+    t: ClassVar[str] = "floor"
+    id: int = _id()
+    state: str = _str(1, 32)  # yours, dropped, same, cut, paused, hushed, late
+
+
+@message
+class Speakers(Message):
+    """`listing`: JSON."""
+
+    t: ClassVar[str] = "speakers"
+    id: int = _id()
+    listing: str = _str(2, MAX_LISTING_BYTES)
+
+
+@message
 class Status(Message):
     t: ClassVar[str] = "status"
     id: int = _id()
@@ -443,7 +503,8 @@ class Status(Message):
 
 
 _FROM_CLIENT = [Hello, Say, Cancel, Ack, Load, Unload, Learn, VoicesRequest, Forget, Export, Import]
-_FROM_CLIENT += [SessionsRequest, ForgetSession, StatusRequest, Drain]
+_FROM_CLIENT += [SessionsRequest, ForgetSession, AskFloor, Hold, Leave, Hush, SpeakersRequest, StatusRequest, Drain]
 FROM_CLIENT = {m.t: m for m in _FROM_CLIENT}
-_FROM_DAEMON = [Welcome, Accepted, Progress, Piece, Pcm, Done, Error, Voices, VoiceFile, Sessions, Status]
+_FROM_DAEMON = [Welcome, Accepted, Progress, Piece, Pcm, Done, Error, Voices, VoiceFile, Sessions, Floor]
+_FROM_DAEMON += [Speakers, Status]
 FROM_DAEMON = {m.t: m for m in _FROM_DAEMON}

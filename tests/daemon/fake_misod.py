@@ -6,6 +6,7 @@ FAKE_BIND_GATE   a fifo: with the lock taken, binding waits until somebody opene
 FAKE_LOAD_GATE   a fifo: each load waits until somebody opened and closed it for writing
 FAKE_LOAD_ERROR  a file: while it exists a load fails with what it says
 FAKE_SLOW_S      in place of session.SLOW_S
+FAKE_HOLD_S      in place of floor.HOLD_S
 FAKE_INFO        what it says of itself, as JSON: {"model": "other"}
 FAKE_VERSION     in place of the protocol's version: "2.0"
 
@@ -25,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from misod import cli as entry
-from misod import session
+from misod import floor, session
 from misod.engine import Chunk, Fault, Heard, Info, Memory, ModelError, PrefixRoom, Row, RowFault, Say
 from misod.router import Router
 from misod.style import PRESETS, Style, chosen
@@ -151,6 +152,7 @@ def open_fake(directory: Path, max_rows: int, _: PrefixRoom) -> FakeEngine:
 
 if __name__ == "__main__":
     session.SLOW_S = float(os.environ.get("FAKE_SLOW_S") or session.SLOW_S)
+    floor.HOLD_S = float(os.environ.get("FAKE_HOLD_S") or floor.HOLD_S)
     if version := os.environ.get("FAKE_VERSION"):
         messages.VERSION = tuple(int(part) for part in version.split("."))
     if gate := os.environ.get("FAKE_BIND_GATE"):

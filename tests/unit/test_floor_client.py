@@ -1,0 +1,140 @@
+"""What a client does with the floor: how far it was heard, where it goes on, how long it holds, what it says last."""
+
+import json
+import struct
+import time
+
+import pytest
+
+from misoctl import floor
+from misoctl.floor import Cut, Floor, Heard, Watch
+from protocol import errors
+from protocol import messages as m
+from protocol.errors import Failure
+
+TEXT = "One. Two comes next. Three is the last."
+RATE = 24000
+
+
+def piece(sentence: int, text: str = TEXT) -> m.Piece:
+    at = [text.index(word) for word in ("One", "Two", "Three")][sentence]
+    return m.Piece(id=1, number=sentence, sentence=sentence, spoken="x", spans=struct.pack("<4I", 0, 3, at, at + 3))
+
+
+def heard(*counts: int, ahead_s: float = 0.0) -> Heard:
+    """So many frames of each sentence came, and a part of them is still to be heard."""
+    made = Heard(lambda: ahead_s)
+    for sentence, frames in enumerate(counts):
+        made.came(piece(sentence))
+        for seq in range(frames):
+            made.came(m.Pcm(id=1, seq=seq, rate=RATE, turn=0, data=bytes(3840)))
+    return made
+
+
+def test_what_is_left_begins_with_the_sentence_that_is_heard():
+    left = [heard(10, 10, 10, ahead_s=2.4 - s).left(TEXT, False) for s in (0.0, 0.7, 0.9, 1.5, 1.7, 2.4)]
+    assert [text.split()[0] for text in left] == ["One.", "One.", "Two", "Two", "Three", "Three"]
+
+
+def test_of_what_was_never_heard_all_is_left():
+    assert Heard().left(TEXT, False) == TEXT
+    assert heard(0).left(TEXT, False) == TEXT
+
+
+def test_parts_of_one_sentence_are_one():
+    made = heard(10)
+    made.came(m.Piece(id=1, number=1, sentence=0, spoken="x", spans=struct.pack("<4I", 0, 3, 30, 33)))
+    assert made.left(TEXT, False) == TEXT
+
+
+def cut(stage: Floor, why: str, made: Heard) -> Floor:
+    """It had the floor, and lost it while the third sentence was heard."""
+    stage._client, stage._heard = Taken(), made
+    with stage:
+        raise Cut(why)
+    return stage
+
+
+class Taken:
+    """A connection to misod, as far as the end of a turn needs one."""
+
+    def __init__(self):
+        self.said = []
+
+    def leave_floor(self, request: int, again: bool = False) -> None:
+        self.said.append(f"leave {again}")
+
+    def close(self) -> None:
+        self.said.append("close")
+
+    def hold_floor(self, request: int, seconds: float) -> None:
+        self.said.append(f"hold {seconds:g}")
+
+
+@pytest.mark.parametrize(
+    ("resume", "why", "rest", "end", "said"),
+    [
+        (False, "cut", "", "interrupted", ["leave False", "close"]),
+        (True, "cut", "Three is the last.", "", ["leave True"]),
+        (False, "paused", "Three is the last.", "", ["leave True"]),
+        (True, "hushed", "", "hushed", ["leave False", "close"]),
+        (True, "late", "", "its player did not end in time", ["leave False", "close"]),
+        (True, "as no one knows", "", "as no one knows", ["leave False", "close"]),
+    ],
+)
+def test_what_becomes_of_who_lost_the_floor(resume, why, rest, end, said):
+    made = heard(10, 10, 10)
+    stage = cut(Floor({"resume": resume}, True, TEXT), why, made)
+    assert (stage.rest, stage.end, stage._client.said) == (rest, end, said)
+
+
+def test_of_a_script_the_turn_goes_on():
+    text = "[0] One. Two comes next.\n[1] Yes. Three is the last."
+    made = Heard()
+    for sentence in range(3):
+        made.came(piece(sentence, text))
+        made.came(m.Pcm(id=1, seq=sentence, rate=RATE, turn=0, data=bytes(3840)))
+    assert cut(Floor({}, True, text, script=True), "paused", made).rest == "[1] Yes. Three is the last."
+
+
+def test_a_second_cut_counts_from_what_was_left():
+    stage = cut(Floor({"resume": True}, True, TEXT), "cut", heard(0))
+    assert stage.rest == TEXT
+
+
+@pytest.mark.parametrize(("end", "code"), [("dropped", None), ("same", None), ("interrupted", errors.FAILED)])
+def test_what_was_not_heard_is_told(capsys, end, code):
+    stage, lines = Floor({}, True, TEXT), []
+    stage.end = end
+    if code is None:
+        stage.report(lines.append, as_json=True)
+        assert len(lines) == 1 and lines[0].startswith("dropped: ")
+    else:
+        with pytest.raises(Failure) as caught:
+            stage.report(lines.append, as_json=True)
+        assert caught.value.exit_code == code and end in str(caught.value)
+    assert json.loads(capsys.readouterr().out) == {"text": TEXT, "end": end}
+
+
+def test_the_floor_is_held_for_as_long_as_the_speech_lasts_and_no_longer(monkeypatch):
+    client = Taken()
+    monkeypatch.setattr(Watch, "start", lambda self: None)
+    watch = Watch(client, 1)
+    watch._hold()  # more is to come: nobody knows how long
+    for since_s, holds in ((-5, 2), (floor.SLACK_S - 1, 3), (floor.SLACK_S + 1, 3)):
+        watch.until_s = time.monotonic() - since_s
+        watch._hold()
+        assert client.said == [f"hold {floor.HOLD_S:g}"] * holds
+
+
+def test_what_is_known_of_the_length_is_the_last_frame_s_end():
+    made = heard(10, 15, ahead_s=1.5)
+    assert made.ends_s is None
+    made.came(done())
+    assert made.ends_s == pytest.approx(time.monotonic() + 1.5, abs=1)
+
+
+def done() -> m.Done:
+    made = {name: None if limit.optional else {"str": "x", "bin": b""}.get(limit.kind, limit.low) for name, limit in
+            m.Done.limits().items()}  # fmt: skip
+    return m.Done(**made)
