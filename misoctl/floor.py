@@ -55,10 +55,11 @@ def floor_options(verb: Callable) -> Callable:
 
 
 def _noted(message):
-    """It waits for its turn, and nobody for it."""
+    """One that waits for its turn is accepted: nobody waits for it."""
     from misoctl import detached
 
-    detached.accepted()
+    if message.t == "progress":
+        detached.accepted()
     return message
 
 

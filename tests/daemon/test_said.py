@@ -132,6 +132,7 @@ def test_ctrl_c_ends_following_at_once_and_keeps_the_file(nano, tmp_path):
 
 
 def test_no_wait_returns_while_it_speaks_on_in_a_session_of_its_own(nano, player):
+    nano.misoctl("hush")  # nobody has the floor
     with Raw(nano) as raw:
         before = raw.ping().requests
         done = nano.misoctl("say", "--no-wait", " ".join([TEXT] * 5), env=player["env"], timeout=30)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 
+import psutil
 import pytest
 from harness import HANG_S, Raw, frames_of, lives, until
 
@@ -263,6 +264,7 @@ def test_a_client_killed_with_sigkill_frees_the_floor_within_two_frames(home, tm
         assert raw.until(m.Floor)[-1].state == "yours"
         clock.send(m.StatusRequest(id=2))
         assert len(frames_of(clock.until(m.Status))) <= 2
+    until(lambda: not psutil.pid_exists(int((tmp_path / "pid-a").read_text())), "its player to be gone")
 
 
 def test_who_dies_while_it_waits_is_not_waited_for(stage):
