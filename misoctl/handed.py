@@ -164,7 +164,7 @@ def doctor(**_) -> None:
 @click.command()
 @click.argument("text", nargs=-1)
 @click.option("-f", "--file", "source", metavar="FILE", help="Read the text from FILE; - is standard input.")
-@click.option("--json", "as_json", is_flag=True, help="As a JSON list of {text, spans, pause_s, unread}.")
+@click.option("--json", "as_json", is_flag=True, help="As a JSON list of {text, spans, pause_s, unread, sentence}.")
 @click.option(
     "--emoji", type=click.Choice(["drop", "name"]), default="drop", show_default=True, help="Say their names?"
 )

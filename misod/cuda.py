@@ -174,14 +174,21 @@ class Packed:
     @classmethod
     def of(cls, layer) -> "Packed | None":
         """What a layer holds, if `product` can multiply with it."""
-        if layer is None or "scales" not in layer or getattr(layer, "mode", "affine") != "affine":
+        if layer is None or not cls.fit(layer):
             return None
-        packed = cls(layer.weight, layer.scales, layer.biases, layer.bits, layer.group_size)
-        return packed if packed.fits else None
+        return cls(layer.weight, layer.scales, layer.biases, layer.bits, layer.group_size)
 
-    @property
-    def fits(self) -> bool:
-        return self.bits in (4, 8) and self.group_size in GROUPS and self.scales.dtype == mx.bfloat16
+    @staticmethod
+    def fit(layer) -> bool:
+        """Whether it is packed, and in a way that `product` knows."""
+        return (
+            isinstance(layer, dict)  # as a module is
+            and "scales" in layer
+            and getattr(layer, "mode", "affine") == "affine"
+            and layer.bits in (4, 8)
+            and layer.group_size in GROUPS
+            and layer.scales.dtype == mx.bfloat16
+        )
 
 
 def product(

@@ -7,7 +7,6 @@ import mlx.core as mx
 from misod import cuda
 from misod.cuda import Packed, product
 from misod.kitten.cache import Cache
-from misod.kitten.ternary import BITS, GROUP_SIZE
 
 LayerStep = Callable[[mx.array, int, Cache], mx.array]  # (x (B, D), layer, cache) -> (B, D)
 
@@ -15,9 +14,8 @@ LayerStep = Callable[[mx.array, int, Cache], mx.array]  # (x (B, D), layer, cach
 def step_of(layer) -> LayerStep | None:
     """The layer of misod.kitten.model for one position of at most cuda.MAX_ROWS rows; None: not here."""
     attention, mlp = layer.self_attn, layer.mlp
-    parts = [attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj]
-    packed = [Packed(part.weight, part.scales, part.biases, BITS, GROUP_SIZE) for part in parts]
-    if not cuda.is_here() or not all(each.fits for each in packed):
+    parts = attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj
+    if not cuda.is_here() or not all(packed := [Packed.of(part) for part in parts]):
         return None
     before, between = ((norm.weight, norm.eps) for norm in (layer.input_layernorm, layer.post_attention_layernorm))
     qkv, add_output = product(packed[0], norm=before), product(packed[1], added=True)

@@ -74,6 +74,7 @@ def load_model(path: Path, args: ModelArgs, dtype: mx.Dtype | None = None) -> Mo
     model.load_weights(list(_weights(path, found, args, dtype)), strict=True)
     mx.eval(model.parameters())
     mx.clear_cache()
+    model.model.prepare()
     return model
 
 

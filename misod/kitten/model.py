@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import mlx.core as mx
 import mlx.nn as nn
 
+from misod.cuda import MAX_ROWS
+from misod.kitten import few_rows
 from misod.kitten.cache import Cache
 from misod.kitten.ternary import BITS, GROUP_SIZE
 
@@ -65,13 +67,13 @@ class Ternary(nn.Module):
         rows, columns = shape
         self.weight = mx.zeros((rows, columns * BITS // 32), mx.uint32)
         self.scales = self.biases = mx.zeros((rows, columns // GROUP_SIZE))
-        self._how = {"group_size": GROUP_SIZE, "bits": BITS}
+        self.bits, self.group_size = BITS, GROUP_SIZE
 
     def __call__(self, x: mx.array) -> mx.array:
         """x (..., in) -> (..., out)."""
         if x.size // x.shape[-1] > FEW_ROWS and mx.default_device() == mx.cpu:
             return x @ self._unpacked().T
-        return mx.quantized_matmul(x, self.weight, self.scales, self.biases, transpose=True, **self._how)
+        return mx.quantized_matmul(x, self.weight, self.scales, self.biases, True, self.group_size, self.bits)
 
     def _unpacked(self) -> mx.array:
         """W (out, in). mx.dequantize does the same, and takes twice as long on a CPU."""
@@ -98,12 +100,16 @@ class Attention(nn.Module):
         self._head_dim, self._theta = args.head_dim, args.rope_theta
 
     def __call__(self, x: mx.array, layer: int, cache: Cache) -> mx.array:
-        B, T, _ = x.shape
-        heads = self.qkv_proj(x).reshape(B, T, -1, self._head_dim)
+        return self.o_proj(self.attend(self.qkv_proj(x), layer, cache))
+
+    def attend(self, qkv: mx.array, layer: int, cache: Cache) -> mx.array:
+        """(B, T, (H + 2 Hkv) d) -> (B, T, H d)."""
+        B, T, _ = qkv.shape
+        heads = qkv.reshape(B, T, -1, self._head_dim)
         q, k, v = mx.split(heads, self._parts, axis=2)  # (B, T, H, d), (B, T, Hkv, d) twice
         q, k, v = (part.swapaxes(1, 2) for part in (self.q_norm(q), self.k_norm(k), v))
         q, k = (self._rotate(part, cache.offset) for part in (q, k))
-        return self.o_proj(cache.attend(layer, q, k, v, self._head_dim**-0.5).swapaxes(1, 2).reshape(B, T, -1))
+        return cache.attend(layer, q, k, v, self._head_dim**-0.5).swapaxes(1, 2).reshape(B, T, -1)
 
     def _rotate(self, x: mx.array, offset: int | mx.array) -> mx.array:
         return mx.fast.rope(x, self._head_dim, traditional=False, base=self._theta, scale=1.0, offset=offset)
@@ -139,9 +145,20 @@ class Transformer(nn.Module):
         self.embed_tokens = nn.Embedding(args.vocab_size, args.hidden_size)
         self.layers = [Layer(args) for _ in range(args.num_hidden_layers)]
         self.norm = nn.RMSNorm(args.hidden_size, eps=args.rms_norm_eps)
+        self._few: list[few_rows.LayerStep] = []
+
+    def prepare(self) -> None:
+        """Once the weights are loaded."""
+        steps = [few_rows.step_of(layer) for layer in self.layers]
+        self._few = steps if all(steps) else []
 
     def __call__(self, x: mx.array, cache: Cache) -> mx.array:
         """x (B, T, D) at the cache's offset -> the normed hidden state of the last position (B, D)."""
+        if self._few and x.shape[1] == 1 and len(x) <= MAX_ROWS:
+            x = x[:, 0]
+            for i, step in enumerate(self._few):
+                x = step(x, i, cache)
+            return self.norm(x)
         for i, layer in enumerate(self.layers):
             x = layer(x, i, cache)
         return self.norm(x[:, -1])

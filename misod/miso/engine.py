@@ -187,7 +187,7 @@ class MisoEngine:
     def close(self) -> None:
         text.cool()
         self.prefixes.close()
-        self.model = self.mimi = None
+        self.model = self.mimi = self.streams = None
         gc.collect()
         mx.clear_cache()
 

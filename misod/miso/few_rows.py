@@ -9,7 +9,6 @@ import mlx.core as mx
 
 from misod import cuda
 from misod.cuda import Packed, constants, product
-from misod.weights.dims import TransformerArgs
 
 MAX_POSITIONS = 32  # of the depth decoder: a lane each
 
@@ -125,30 +124,31 @@ def step_of(layer) -> Callable | None:
 
 
 class Depth:
-    """The depth decoder over a frame, its K and V in what each position returns."""
+    """A frame's codebooks: the heads and the depth decoder, its K and V in what each position returns."""
 
-    def __init__(self, layers: list[tuple], heads: list[Callable], args: TransformerArgs, theta: mx.array):
-        self._layers, self._heads = layers, heads
-        self._attend = depth_attention(args.num_heads, args.num_kv_heads, args.head_dim, theta)
+    def __init__(self, project: Callable, heads: list[Callable], layers: list[tuple], attend: Callable):
+        self._project, self._heads, self._layers, self._attend = project, heads, layers, attend
 
     @classmethod
     def of(cls, model) -> "Depth | None":
         """Of a misod.miso.model.Model, prepared; None where it is not served here."""
-        decoder, heads = model.decoder, model.audio_head
+        decoder, heads, args = model.decoder, model.audio_head, model.args.decoder
         layers = [products(layer) for layer in decoder.layers]
-        if not all(layers) or model.args.audio_num_codebooks > MAX_POSITIONS or not hasattr(heads, "matrices"):
+        before = [Packed.of(layer) for layer in (model.projection, model.codebook0_head)]
+        few = model.args.audio_num_codebooks <= MAX_POSITIONS
+        if not (few and all((*layers, *before)) and Packed.fit(heads)):
             return None
-        matrices = [Packed(*matrix, heads.bits, heads.group_size) for matrix in heads.matrices()]
-        if not all(matrix.fits for matrix in matrices):
-            return None
-        after = [product(matrix, norm=(decoder.norm.scale, decoder.norm.eps)) for matrix in matrices]
-        return cls(layers, after, model.args.decoder, decoder.rope.theta)
+        rest = [Packed(*matrix, heads.bits, heads.group_size) for matrix in heads.matrices()]
+        norm = decoder.norm.scale, decoder.norm.eps
+        project, first = map(product, before)
+        attend = depth_attention(args.num_heads, args.num_kv_heads, args.head_dim, decoder.rope.theta)
+        return cls(project, [first, *(product(matrix, norm=norm) for matrix in rest)], layers, attend)
 
-    def begin(self, first: mx.array) -> Callable[[int, mx.array], mx.array]:
+    def begin(self, last_h: mx.array) -> tuple[mx.array, Callable[[int, mx.array], mx.array]]:
         """See misod.miso.model.Model.at_depth."""
         past = [None] * len(self._layers)
-        self._step(first, past)
-        return lambda k, x: self._heads[k - 1](self._step(x, past))
+        self._step(self._project(last_h), past)
+        return self._heads[0](last_h), lambda k, x: self._heads[k](self._step(x, past))
 
     def _step(self, x: mx.array, past: list[mx.array | None]) -> mx.array:
         """x (B, Dd) -> the last layer's output (B, Dd), not normed; `past`, of each layer, is moved on."""

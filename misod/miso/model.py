@@ -410,9 +410,8 @@ class Model(nn.Module):
         """
         K = self.args.audio_num_codebooks
         begin = self._few.begin if self._few and len(last_h) <= MAX_ROWS else self.at_depth
-        logits = [self._heads[0](last_h)]  # (B, V)
-        codes = [draw(0, logits[0])]
-        step = begin(self._project(last_h))
+        first, step = begin(last_h)
+        logits, codes = [first], [draw(0, first)]
         for k in range(1, depth or K):
             logits.append(step(k, self._depth_input(k - 1, codes[k - 1])))
             codes.append(draw(k, logits[k]))
@@ -421,15 +420,16 @@ class Model(nn.Module):
             codes += [mx.zeros_like(codes[0])] * (K - len(codes))
         return mx.stack(codes, axis=1), (every - every == 0).all(axis=1)  # neither NaN nor infinity less itself is 0
 
-    def at_depth(self, first: mx.array) -> Callable[[int, mx.array], mx.array]:
-        """A frame of the depth decoder: (codebook k, what it reads (B, Dd)) -> logits (B, V), after `first`."""
+    def at_depth(self, last_h: mx.array) -> tuple[mx.array, Callable[[int, mx.array], mx.array]]:
+        """Logits of a frame: of codebook 0 (B, V), and (k, what the depth decoder reads (B, Dd)) -> of codebook k."""
         cache = KVCache(self.args.decoder.num_layers, block=self.args.audio_num_codebooks)
+        first = self._project(last_h)
 
         def step(k: int, x: mx.array) -> mx.array:
             x = mx.stack([first, x], axis=1) if k == 1 else x  # two positions at once
             return self._heads[k](self.decoder(x, cache))
 
-        return step
+        return self._heads[0](last_h), step
 
     def _depth_input(self, k: int, codes: mx.array) -> mx.array:
         """projection of codebook k's embeddings of codes (B,) -> (B, Dd)."""

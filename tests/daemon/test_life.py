@@ -67,8 +67,9 @@ def test_start_stop_and_no_daemon(home):
 
 def test_version_names_both_sides(fake):
     lines = fake.misoctl("--version").stdout.splitlines()
-    assert lines[0] == f"misoctl {misod.__version__} (protocol 1.0)"
-    assert lines[1] == f"misod   {misod.__version__} (protocol 1.0, pid {fake.daemon.pid})"
+    version = ".".join(map(str, m.VERSION))
+    assert lines[0] == f"misoctl {misod.__version__} (protocol {version})"
+    assert lines[1] == f"misod   {misod.__version__} (protocol {version}, pid {fake.daemon.pid})"
 
 
 def test_a_second_daemon_names_the_first(fake):

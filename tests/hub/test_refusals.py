@@ -209,7 +209,7 @@ def test_too_little_room_says_how_much_to_free_before_a_large_file_comes(home, h
     line = home.refused(errors.IO_ERROR, PULL_FREE_BYTES="1000000")
     assert "needs" in line and "are free: free" in line and "or choose a smaller --precision" in line
     assert f"`--from {sources.WEIGHTS[1].repo}`" in line
-    assert "smaller --precision" not in home.refused(errors.IO_ERROR, "--precision", "q4", PULL_FREE_BYTES="1000000")
+    assert "smaller --precision" not in home.refused(errors.IO_ERROR, "--precision", "q4-d3", PULL_FREE_BYTES="1000000")
     assert not [r for r in hub.bodies() if r.path.endswith("model.safetensors")]
 
 

@@ -218,7 +218,7 @@ def test_what_is_for_playing_is_refused_where_nothing_plays(tmp_path, flags, nam
         (["--player", "ffply"], "there is no player 'ffply': did you mean ffplay?"),
         (["--player", "zzz"], "there is auto, sounddevice"),
         (["--volume", "1.1"], "0<=x<=1"),
-        (["--volume", "nan"], "nan is no number"),
+        (["--volume", "nan"], "nan is not in the range"),
         (["--lead-in", "9999"], "0<=x<=5000"),
         (["--prebuffer", "-1"], "0<=x<=1200"),
     ],

@@ -45,7 +45,7 @@ def test_from_a_file(normalize, tmp_path):
 
 def test_json_is_a_list_of_pieces_whose_spans_lead_to_the_original(normalize):
     pieces = json.loads(normalize("--json", TEXT).stdout)
-    assert all(set(piece) == {"text", "spans", "pause_s", "unread"} for piece in pieces)
+    assert all(set(piece) == {"text", "spans", "pause_s", "unread", "sentence"} for piece in pieces)
     assert [piece["pause_s"] for piece in pieces] == [0.5, 0.0, 0.0]
     places = {p["text"][start:end]: TEXT[a:b] for p in pieces for start, end, a, b in p["spans"]}
     assert places["Prices."] == "Prices" and places["cost"] == "cost"

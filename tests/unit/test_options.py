@@ -10,7 +10,10 @@ from protocol import messages as m
 
 KITTEN = [Say(text="Hello.", seed=1, options={name: 1}) for name in KITTENS]
 MISO = [
-    *(Say(text="Hello.", seed=1, sampling={name: 0.5}) for name in ("min_temperature", "decay_frames", "guidance")),
+    *(
+        Say(text="Hello.", seed=1, sampling={name: 0.5})
+        for name in ("min_temperature", "decay_frames", "depth", "guidance")
+    ),
     Say(text="[0] Hello.", seed=1, script=True),
     Say(text="Hello.", seed=1, emoji="name"),
     Say(text="Hello.", seed=1, dialogue=Dialogue("talk")),
