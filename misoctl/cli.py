@@ -171,7 +171,7 @@ def replay(receipt, quiet, where, play) -> None:
         words = floor.take(client, lambda: Client(find_paths()), talk, sink)
         done = speak(client, words, wanted.options | {"model": wanted.model}, sink, talk, came=floor.came)
     if floor.end:
-        floor.report(talk, False)
+        floor.report(talk)
         return
     report(done, quiet, strict=False)
     if sink.sha256 != wanted.sha256:

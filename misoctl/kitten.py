@@ -16,7 +16,7 @@ class Say(click.Command):
         """As click does, in two sections."""
         sections: dict[str, list] = {"Options": [], TITLE: []}
         for param in self.get_params(ctx):
-            if record := param.get_help_record(ctx):
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)):
                 sections[TITLE if isinstance(param, Option) else "Options"].append(record)
         for title, records in sections.items():
             with formatter.section(title):

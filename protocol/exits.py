@@ -20,6 +20,23 @@ class Verbs(click.Group):
             raise click.UsageError(f"No such command {args[0]!r}: {errors.near(args[0], self.commands)}", ctx)
         return super().resolve_command(ctx, args)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click does, but no summary is cut off."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, self.commands[name].get_short_help_str(200)) for name in self.list_commands(ctx)]
+            )
+
+    def invoke(self, ctx: click.Context):
+        """Of an option that lacks its value, click does not say whose it is."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            name = ctx.invoked_subcommand
+            if error.ctx is None and name in self.commands:
+                error.ctx = click.Context(self.commands[name], parent=ctx, info_name=name)
+            raise
+
 
 class Program(Verbs):
     """Its verbs raise, this tells: UsageError, Failure, and the OSError of a standard output that takes no more."""
@@ -36,7 +53,7 @@ class Program(Verbs):
             code = errors.USAGE
         except click.UsageError as error:
             command = error.ctx.command_path if error.ctx else self.name
-            code, line = error.exit_code, f"{error.format_message().rstrip('.')}; see `{command} --help`"
+            code, line = error.exit_code, f"{_told(error)}; see `{command} --help`"
         except errors.Failure as failure:
             code, line = failure.exit_code, str(failure)
         except BrokenPipeError:
@@ -48,6 +65,15 @@ class Program(Verbs):
         if line:
             click.echo(f"{self.name}: {line}", err=True)
         sys.exit(code)
+
+
+def _told(error: click.UsageError) -> str:
+    """Of an option that is not there, the nearest, as of a verb."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return error.format_message().rstrip(".")
+    names = [name for param in error.ctx.command.get_params(error.ctx) for name in (*param.opts, *param.secondary_opts)]
+    nearest = errors.did_you_mean(error.option_name, [name for name in names if name.startswith("--")])
+    return f"No such option {error.option_name!r}" + (f": {nearest}" if nearest else "")
 
 
 def forget(out: BinaryIO | TextIO | None) -> None:

@@ -161,6 +161,8 @@ def test_a_rate_is_refused_by_name_with_what_does_it(misoctl):
         (("--follow", "hi"), "--follow reads standard input"),
         (("--follow", "-f", "x"), "--follow reads standard input"),
         (("--follow", "--script", "x"), "--follow reads standard input"),
+        (("--follow", "--when", "queue"), "--follow takes no turns"),
+        (("--follow", "--resume"), "--follow takes no turns"),
         (("--events", "--json", "hi"), "give one of them"),
         (("--events", "-o", "-", "hi"), "--events and the speech"),
         (("--no-wait", "--json", "hi"), "--no-wait tells nothing"),
@@ -177,6 +179,12 @@ def test_what_does_not_go_together_is_exit_2(misoctl, arguments, said):
 @pytest.mark.parametrize("arguments", [("--loud", "hi"), ("-5",), ("hi", "--speed=2")])
 def test_an_unknown_flag_is_exit_2(misoctl, arguments):
     assert "No such option" in usage(say(misoctl, *arguments))
+
+
+def test_a_misspelt_option_has_one_nearest_and_one_without_its_value_names_its_verb(misoctl):
+    assert "No such option '--vioce': did you mean --voice?; see" in usage(say(misoctl, "--vioce", "anna", "hi"))
+    assert "No such option '--no-wiat': did you mean --no-wait?; see" in usage(say(misoctl, "--no-wiat", "hi"))
+    assert "see `misoctl say --help`" in usage(say(misoctl, "hi", "-o"))
 
 
 def test_no_verb_at_all_is_the_help_and_exit_2(misoctl):

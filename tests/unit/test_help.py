@@ -33,6 +33,13 @@ def test_help_begins_with_a_summary_and_an_example(path, command):
 
 
 @pytest.mark.parametrize(("path", "command"), VERBS)
+def test_help_cuts_nothing_off_and_lists_options_among_options_only(path, command):
+    said = command.get_help(click.Context(command, info_name=path, terminal_width=80, max_content_width=80))
+    listed = said.partition("\nCommands:")[2] + said.partition("\nOptions:")[2]
+    assert not re.search(r"\.\.\.$|^  \[", listed, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("path", "command"), VERBS)
 def test_every_option_says_what_it_is_for(path, command):
     options = [param for param in command.params if isinstance(param, click.Option)]
     assert all(option.help and option.help.endswith((".", "?")) for option in options)
