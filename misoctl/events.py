@@ -18,6 +18,7 @@ class Events(Face):
             raise Failure(errors.CANT_CREATE, "standard output is closed", "pipe it, or name a file")
         self._begun: tuple[str, dict, Hashed] | None = None
         self._requests: dict[int, tuple[str, dict, Hashed]] = {}
+        self._wait = ""
 
     def begins(self, text: str, options: dict, sink: Hashed) -> None:
         self._begun = text, options, sink
@@ -38,16 +39,19 @@ class Events(Face):
         if isinstance(message, m.Accepted):
             self._requests[message.id] = self._begun
             self.emit("accepted", request=message.id, seed=message.seed)
-        elif isinstance(message, m.Progress) and message.state != "parked":
+        elif isinstance(message, m.Progress) and message.state not in ("parked", self._wait):
             self.emit("waiting", state=message.state)
+        self._wait = message.state if isinstance(message, m.Progress) else ""
 
     def piece(self, piece: Piece) -> None:
         numbers = {"number": piece.number, "sentence": piece.sentence}
-        self.emit("piece", **numbers, at_s=round(piece.start_s, 3), spoken=piece.spoken, spans=piece.spans)
+        spans = [(a, b, c + piece.skipped, d + piece.skipped) for a, b, c, d in piece.spans]
+        self.emit("piece", **numbers, at_s=round(piece.start_s, 3), spoken=piece.spoken, spans=spans)
 
     def word(self, word: Word) -> None:
         a, b = word.spoken
-        where = {"piece": word.piece.number, "spoken": word.spoken, "source": word.source}
+        source = word.source and [at + word.piece.skipped for at in word.source]
+        where = {"piece": word.piece.number, "spoken": word.spoken, "source": source}
         self.emit("word", word=word.piece.spoken[a:b], **where)
 
     def ended(self, done: m.Done) -> None:

@@ -94,7 +94,7 @@ class Floor:
     @property
     def wants_pieces(self) -> bool:
         """To go on with the sentence that was cut, it must be known."""
-        return self._takes
+        return self._takes and self._resumes
 
     def __enter__(self) -> "Floor":
         return self
@@ -138,10 +138,18 @@ class Floor:
         self.end = "" if self.rest else CUT_SHORT.get(cut, cut)
         return bool(cut)
 
-    def report(self, talk: Callable[[str], None], as_json: bool) -> None:
-        """Of what was not heard, or not to its end. Raises Failure where it was begun."""
-        if as_json:
-            click.echo(json.dumps({"text": self._whole, "end": self.end}, ensure_ascii=False))
+    @property
+    def skipped(self) -> int:
+        """Characters before `rest`, which ends as the text does."""
+        return len(self._whole) - len(self.rest)
+
+    def report(self, talk: Callable[[str], None], data: str = "") -> None:
+        """Of what was not heard, or not to its end. Raises Failure where it was begun; of it --events has their own."""
+        said = {"text": self._whole, "end": self.end}
+        if data == "--events" and self.end in UNHEARD:
+            said = {"event": "done"} | said
+        if data == "--json" or "event" in said:
+            click.echo(json.dumps(said, ensure_ascii=False))
         if self.end not in UNHEARD:
             raise Failure(errors.FAILED, f"the speech ended early ({self.end})")
         talk(UNHEARD[self.end])

@@ -26,7 +26,7 @@ def run(
     text, source, script, follow, stems, sentences, where, play, like, clip_text, wish, no_start, quiet, as_json,
     strict, highlight, events, wait, **options,
 ) -> None:  # fmt: skip
-    _check_together(text, source, script, follow, stems, as_json, highlight, events, wait)
+    _check_together(text, source, script, follow, wish, stems, as_json, highlight, events, wait)
     data = "--json" if as_json else "--events" if events else ""
     outputs = Outputs(**where, stems=stems, sentences=sentences, data=data)
     if options["voice"] == "?":
@@ -40,8 +40,10 @@ def run(
     if words is None:
         talk("nothing to say")
         return
-    plays = outputs.target is None and not follow
-    floor = Floor(wish, plays, words, bool(script), resumes=plays and not (stems or sentences))
+    plays = outputs.target is None
+    if follow and plays:
+        wish = {"when": "overlap"}  # of its lines nobody knows when they come, but `hush` is for them, too
+    floor = Floor(wish, plays, words, bool(script), resumes=plays and not (follow or stems or sentences))
     options = {name: value for name, value in options.items() if value is not None}
     options |= {"script": bool(script) or None, "pieces": bool(sentences or faces or floor.wants_pieces) or None}
     options |= voices.one_off(like, clip_text, options, talk)
@@ -61,29 +63,35 @@ def run(
     with Watch(*faces) as watch:
         if follow:
             with ready() as (sink, client):
+                floor.take(client, lambda: Client(find_paths()), tell_waits, sink)
                 for done, line in follow_lines(client, Lines(0, talk), options, sink, tell_waits, talk, watch):
                     if as_json:
                         click.echo(to_json(done, line, options, sink))
                     report(done, True, strict)  # figures of each line would be noise
-            return
         while floor.rest:
             with ready() as (sink, client):
                 words = floor.take(client, lambda: Client(find_paths()), tell_waits, sink, watch.over)
                 done = speak(client, words, options, sink, tell_waits, watch, came=floor.came)
-    if floor.end:
-        floor.report(talk, as_json)
+            if floor.rest:
+                watch.cut(floor.skipped)
+        if floor.end:
+            watch.cut(0)
+            floor.report(talk, data)
+    if follow or floor.end:
         return
     if as_json:
         click.echo(to_json(done, words, options, sink))
     report(done, quiet, strict)
 
 
-def _check_together(text, source, script, follow, stems, as_json, highlight, events, wait) -> None:
+def _check_together(text, source, script, follow, wish, stems, as_json, highlight, events, wait) -> None:
     """Raises UsageError."""
     if stems is not None and script is None:
         raise click.UsageError("--stems is for --script")
     if follow and (text not in ((), ("-",)) or source not in (None, "-") or script is not None):
         raise click.UsageError("--follow reads standard input: give no TEXT, -f or --script")
+    if follow and any(wish.values()):
+        raise click.UsageError("--follow takes no turns: not with --when, --priority, --app or --resume")
     if events and as_json:
         raise click.UsageError("--events end with the receipt that --json prints: give one of them")
     if not wait and (as_json or events or highlight or follow):

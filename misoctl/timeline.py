@@ -28,7 +28,8 @@ class Word:
 
 @dataclass
 class Piece:
-    text: str  # that was given, all of it
+    text: str  # that was asked for, all of it
+    skipped: int  # characters of what was given that come before it
     number: int
     sentence: int
     spoken: str
@@ -57,14 +58,20 @@ class Timeline:
 
     def __init__(self):
         self.written_s = 0.0
-        self._text = ""
+        self._text, self._skipped = "", 0
         self._pieces: deque[Piece] = deque()  # with words that were not heard yet, and the newest
         self._ends: deque[tuple[float, m.Done]] = deque()
         self._pace_s = 1 / LETTERS_A_SECOND
 
-    def begin(self, text: str) -> None:
+    def begin(self, text: str, skipped: int = 0) -> None:
         """The next request."""
-        self._text = text
+        self._text, self._skipped = text, skipped
+
+    def cut(self, heard_s: float) -> None:
+        """What was not heard by now never will be."""
+        self._pieces.clear()
+        self._ends.clear()
+        self.written_s = heard_s
 
     def take(self, message: m.Message) -> Piece | None:
         """What the daemon sent; returns the piece that begins with it."""
@@ -72,7 +79,7 @@ class Timeline:
             self._end()
             spans = list(struct.iter_unpack("<4I", message.spans))
             numbers = message.number, message.sentence
-            self._pieces.append(Piece(self._text, *numbers, message.spoken, spans, self.written_s))
+            self._pieces.append(Piece(self._text, self._skipped, *numbers, message.spoken, spans, self.written_s))
             return self._pieces[-1]
         if isinstance(message, m.Pcm):
             self._hear(message)

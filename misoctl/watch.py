@@ -36,7 +36,7 @@ class Face:
         """It ends with this error."""
 
     def close(self) -> None:
-        """Nothing follows."""
+        """Nothing follows, or something else: what was said was cut."""
 
 
 class Watch:
@@ -45,8 +45,9 @@ class Watch:
     def __init__(self, *faces: Face):
         self._faces = faces
         self._timeline = Timeline()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._player = None
+        self._skipped, self._heard_s = 0, 0.0
         self._stop = threading.Event()
         self._broken: Failure | None = None  # a face could not write
         self._thread: threading.Thread | None = None
@@ -69,14 +70,22 @@ class Watch:
 
     def begin(self, text: str, options: dict, sink: Hashed) -> None:
         """Where it goes to no player, it is heard when it is written."""
-        self._player = sink.player
         with self._lock:
-            self._timeline.begin(text)
+            self._player = sink.player
+            self._timeline.begin(text, self._skipped)
             for face in self._faces:
                 face.begins(text, options, sink)
         if self._player and self._faces and not self._thread:
             self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
             self._thread.start()
+
+    def cut(self, skipped: int) -> None:
+        """Its player is gone. `skipped`: characters before the text that will begin again, if any."""
+        with self._lock:
+            self._skipped = skipped
+            self._timeline.cut(self._heard_s)
+            for face in self._faces:
+                face.close()
 
     def over(self, stream: Iterator[m.Message]) -> Iterator[m.Message]:
         """The stream, looked at as it comes."""
@@ -96,13 +105,15 @@ class Watch:
     def _run(self) -> None:
         while not self._stop.wait(TICK_S):
             try:
-                self._tell(max(0.0, self._timeline.written_s - self._player.ahead_s()))
+                with self._lock:
+                    self._tell(max(0.0, self._timeline.written_s - self._player.ahead_s()))
             except Failure as failure:
                 self._broken = failure
                 return
 
     def _tell(self, heard_s: float) -> None:
         with self._lock:
+            self._heard_s = heard_s
             for happened in self._timeline.heard(heard_s):
                 for face in self._faces:
                     face.ended(happened) if isinstance(happened, m.Done) else face.word(happened)

@@ -61,10 +61,10 @@ class Stage:
             "MISO_LEAD_IN_MS": "0",
         }
 
-    def begin(self, who: str, *arguments: str, frame_s: float = 0.01, gated: bool = False) -> subprocess.Popen:
+    def begin(self, who: str, *arguments: str, frame_s: float = 0.01, gated: bool = False, **more) -> subprocess.Popen:
         """gated: its player ends once it may."""
         env = self.env | {"WHO": who, "FRAME_S": str(frame_s)} | ({"GATED": "1"} if gated else {})
-        return self.home.misoctl_process("say", *arguments, env=env, stdout=subprocess.PIPE, text=True)
+        return self.home.misoctl_process("say", *arguments, env=env, stdout=subprocess.PIPE, text=True, **more)
 
     def may_end(self, who: str) -> None:
         (self.folder / f"go-{who}").touch()
@@ -191,6 +191,21 @@ def test_drop_says_nothing_where_somebody_speaks(stage):
     assert stage.log() == ["a start", "a stop", "y start", "y stop"]
 
 
+def test_events_tell_of_a_wait_once_and_end_with_how_it_ended(stage):
+    with Raw(stage.home) as raw:
+        ask(raw, 1)
+        raw.until(m.Floor)
+        dropped = stage.say("x", "--when", "drop", "--events", "Not now.")
+        assert json.loads(dropped.stdout) == {"event": "done", "text": "Not now.", "end": "dropped"}
+        b = stage.begin("b", "--events", "last 3")
+        assert json.loads(b.stdout.readline()) == {"event": "waiting", "state": "floor"}
+        stage.waits("speaks", "waits")
+        stage.home.misoctl("hush")
+    out, said = ended(b, errors.FAILED)
+    last = {"event": "error", "exit_code": errors.FAILED, "message": "the speech ended early (hushed)"}
+    assert [json.loads(line) for line in out.splitlines()] == [last] and f"misoctl: {last['message']}\n" in said
+
+
 def test_overlap_is_heard_beside(stage):
     a = stage.begin("a", FOREVER)
     stage.plays("a")
@@ -239,6 +254,22 @@ def test_hush_is_silence_for_all_and_says_how_many(stage):
     assert stage.log() == ["a start", "o OVERLAP", "o start"]
     assert stage.home.misoctl("hush").stderr == "misoctl: nothing speaks\n"
     assert stage.home.misoctl("hush", "--json").stdout == "[]\n"
+
+
+def test_hush_ends_what_follows_a_pipe_in_the_middle_of_a_line_or_before_one_came(stage):
+    ours, theirs = os.pipe()
+    idle = stage.begin("i", "--follow", stdin=ours)
+    stage.waits("beside")
+    assert stage.home.misoctl("hush").stderr == "misoctl: silenced 1\n"
+    assert "ended early (hushed)" in ended(idle, errors.FAILED)[1]
+    busy = stage.begin("a", "--follow", stdin=ours)
+    os.write(theirs, f"{FOREVER}\n".encode())
+    stage.plays("a")
+    assert stage.home.misoctl("hush").stderr == "misoctl: silenced 1\n"
+    assert "ended early (hushed)" in ended(busy, errors.FAILED)[1]
+    assert "a stop" not in stage.log()
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_hush_where_no_daemon_runs_starts_none(home):

@@ -107,11 +107,11 @@ def test_what_was_not_heard_is_told(capsys, end, code):
     stage, lines = Floor({}, True, TEXT), []
     stage.end = end
     if code is None:
-        stage.report(lines.append, as_json=True)
+        stage.report(lines.append, "--json")
         assert len(lines) == 1 and lines[0].startswith("dropped: ")
     else:
         with pytest.raises(Failure) as caught:
-            stage.report(lines.append, as_json=True)
+            stage.report(lines.append, "--json")
         assert caught.value.exit_code == code and end in str(caught.value)
     assert json.loads(capsys.readouterr().out) == {"text": TEXT, "end": end}
 

@@ -48,6 +48,22 @@ def test_a_piece_is_shared_out_over_its_sound_and_not_over_the_silence_around_it
     assert words(line, 1.39) == [] and words(line, 1.41) == ["done"]
 
 
+def test_after_a_cut_only_what_is_said_again_is_heard():
+    line = Timeline()
+    line.begin("aaaa bbbb. cccc.")
+    line.take(piece(0, "aaaa bbbb."))
+    write(line, *[LOUD] * 10)
+    line.take(piece(1, "cccc.", 11))
+    line.take(done())
+    assert words(line, 0.4) == ["aaaa"]
+    line.cut(0.4)
+    assert words(line, 9) == []
+    line.begin("cccc.", 11)
+    again = line.take(piece(0, "cccc."))
+    write(line, LOUD)
+    assert (again.start_s, again.skipped) == (0.4, 11) and words(line, 0.5) == ["cccc."]
+
+
 def test_what_is_not_all_here_is_paced_by_the_piece_before():
     line = Timeline()
     line.begin("aaaa bbbb. cccc dddd.")
