@@ -21,6 +21,7 @@ ENCODED = {  # libsndfile's names
     "opus": ("OGG", "OPUS"),
     "mp3": ("MP3", "MPEG_LAYER_III"),
 }
+HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # the last is the floor's: see Watch there
 SUFFIXES = {f".{name}": name for name in FORMATS} | {".wave": "wav", ".oga": "ogg", ".pcm": "raw"}
 
 
@@ -99,17 +100,17 @@ class Encoder:
 @contextmanager
 def _signals_held() -> Iterator[None]:
     """What comes meanwhile comes after. Not by a mask: numpy's threads, which have none, would take it."""
-    came: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    came: set[int] = set()
+    before = {number: signal.getsignal(number) for number in HELD}
     before = {number: handler for number, handler in before.items() if callable(handler)}
     for number in before:
-        signal.signal(number, lambda number, _frame: came.append(number))
+        signal.signal(number, lambda number, _frame: came.add(number))
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in came:
+        for number in (number for number in before if number in came):  # the first that raises counts
             before[number](number, None)
 
 

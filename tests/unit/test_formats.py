@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from misoctl.formats import ENCODED, EncodedStream, Encoder, Tail, format_of, open_output
+from misoctl.formats import ENCODED, HELD, EncodedStream, Encoder, Tail, _signals_held, format_of, open_output
 from misoctl.options import FORMATS
 from protocol import errors
 from protocol.errors import Failure
@@ -153,6 +153,20 @@ def killed(write, arguments, seen: list) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     write(*arguments)
     assert not seen
+
+
+def test_of_what_waited_for_the_encoder_ctrl_c_goes_before_the_floor_s_word():
+    seen = []
+    handlers = {number: signal.signal(number, lambda number, _frame: seen.append(number)) for number in HELD}
+    try:
+        with _signals_held():
+            for number in reversed(HELD):
+                signal.raise_signal(number)
+            assert not seen
+        assert seen == list(HELD) and seen[-1] == signal.SIGUSR1
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 NAMED = [("-", "wav"), ("a", "wav"), ("/dev/null", "wav"), ("a.WAV", "wav"), ("a.wave", "wav"), (".flac", "wav")]

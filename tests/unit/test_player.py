@@ -369,7 +369,7 @@ def test_a_signal_while_the_rest_plays_kills_the_player(programs, tmp_path, name
     from misoctl.playing.options import Play
 
     programs(name, STUBBORN)
-    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)}
     _stop_on_signals()
     code = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
     code += f"os.kill({os.getpid()}, {number:d})"
