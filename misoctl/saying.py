@@ -73,9 +73,11 @@ def run(
             with ready() as (sink, client):
                 words = floor.take(client, lambda: Client(find_paths()), tell_waits, sink, watch.over)
                 done = speak(client, words, options, sink, tell_waits, watch, came=floor.came)
-    if floor.end:
-        floor.report(talk, as_json)
-        return
+            if floor.rest or floor.end:
+                watch.cut()
+        if floor.end:
+            floor.report(talk, as_json)
+            return
     if as_json:
         click.echo(to_json(done, words, options, sink))
     report(done, quiet, strict)

@@ -81,6 +81,12 @@ class Timeline:
             self._ends.append((self.written_s, message))
         return None
 
+    def cut(self, heard_s: float) -> None:
+        """The rest is not heard: what comes next goes on from here."""
+        self._pieces.clear()
+        self._ends.clear()
+        self.written_s = heard_s
+
     def heard(self, until_s: float) -> Iterator[Word | m.Done]:
         """What began, or ended, since the last time."""
         while self._pieces:

@@ -58,12 +58,14 @@ class Watch:
         self._stop.set()
         if self._thread:
             self._thread.join()
-        if error is None:
-            self._tell(self._timeline.written_s)
-        for face in self._faces:
-            if isinstance(error, Failure):
-                face.failed(error)
-            face.close()
+        try:
+            if error is None:
+                self._tell(self._timeline.written_s)
+        finally:
+            for face in self._faces:
+                if isinstance(error, Failure):
+                    face.failed(error)
+                face.close()
         if error is None and self._broken:
             raise self._broken
 
@@ -77,6 +79,11 @@ class Watch:
         if self._player and self._faces and not self._thread:
             self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
             self._thread.start()
+
+    def cut(self) -> None:
+        """Of what was not heard nothing is told."""
+        with self._lock:
+            self._timeline.cut(self._heard_s())
 
     def over(self, stream: Iterator[m.Message]) -> Iterator[m.Message]:
         """The stream, looked at as it comes."""
@@ -96,10 +103,14 @@ class Watch:
     def _run(self) -> None:
         while not self._stop.wait(TICK_S):
             try:
-                self._tell(max(0.0, self._timeline.written_s - self._player.ahead_s()))
+                self._tell(self._heard_s())
             except Failure as failure:
                 self._broken = failure
                 return
+
+    def _heard_s(self) -> float:
+        ahead_s = self._player.ahead_s() if self._player else 0.0
+        return max(0.0, self._timeline.written_s - ahead_s)
 
     def _tell(self, heard_s: float) -> None:
         with self._lock:

@@ -48,6 +48,21 @@ def test_a_piece_is_shared_out_over_its_sound_and_not_over_the_silence_around_it
     assert words(line, 1.39) == [] and words(line, 1.41) == ["done"]
 
 
+def test_of_what_was_cut_no_more_is_heard_and_the_next_goes_on_from_there():
+    line = Timeline()
+    line.begin("abcd efgh.")
+    line.take(piece(0, "abcd efgh."))
+    write(line, *[LOUD] * 10)
+    line.take(done())
+    assert words(line, 0.3) == ["abcd"]
+    line.cut(0.3)
+    line.begin("efgh.")
+    assert line.take(piece(0, "efgh.")).start_s == 0.3
+    write(line, LOUD)
+    line.take(done())
+    assert words(line, 0.39) == ["efgh."] and words(line, 9) == ["done"]
+
+
 def test_what_is_not_all_here_is_paced_by_the_piece_before():
     line = Timeline()
     line.begin("aaaa bbbb. cccc dddd.")
