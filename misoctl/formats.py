@@ -3,7 +3,6 @@
 soundfile is imported where such a file is opened, before anything is spoken.
 """
 
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from misoctl import sink
+from misoctl.encode import Tail
 from misoctl.options import FORMATS
 from protocol import errors
 from protocol.errors import Failure
@@ -112,31 +112,6 @@ def _signals_held() -> Iterator[None]:
             signal.signal(number, handler)
         for number in (number for number in before if number in came):  # the first that raises counts
             before[number](number, None)
-
-
-class Tail:
-    """A file as libsndfile needs it, of which only the new end is kept: what it patches at last has left already."""
-
-    def __init__(self):
-        self._at = self._end = 0
-        self._new = bytearray()
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + (0, self._at, self._end)[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def write(self, data: bytes) -> int:
-        self._new += data[max(0, self._end - self._at) :]
-        self._at += len(data)
-        self._end = max(self._end, self._at)
-        return len(data)
-
-    def take(self) -> bytes:
-        new, self._new = bytes(self._new), bytearray()
-        return new
 
 
 class EncodedFile(sink.WavFile):
