@@ -16,7 +16,7 @@ from dataclasses import replace
 import zmq
 
 import misod
-from misod import engine, options, runtime, style, worker
+from misod import engine, runtime, style, worker
 from misod.config import Settings
 from misod.library import ANSWERS, Library
 from misod.receipt import error, fit, piece, receipt
@@ -142,7 +142,7 @@ class Server:
             sampling={name: value for name in style.FIELDS if (value := getattr(say, name)) is not None},
             max_seconds=say.max_seconds,
             normalize=say.normalize is not False,
-            options={name: value for name in options.KITTENS if (value := getattr(say, name)) is not None},
+            options={name: value for name in m.KITTENS if (value := getattr(say, name)) is not None},
             emoji=say.emoji or "",
             level=say.level is not False,
             script=bool(say.script),
