@@ -17,7 +17,7 @@ import mlx.core as mx
 import numpy as np
 from tokenizers import Tokenizer
 
-from misod.engine import Chunk, Fault, Heard, Info, Memory, ModelError, RowFault, Say
+from misod.engine import Chunk, Fault, Heard, Info, Memory, ModelError, RowFault, Say, returned
 from misod.guard import QUIET_DBFS, SILENCE, level
 from misod.kitten.around import SAMPLE_RATE, TOKEN_HZ, Around, KittenML, Voice, read_voices
 from misod.kitten.decode import Batch, Past, Vocabulary, read, reading
@@ -291,7 +291,7 @@ class KittenEngine:
 
     def _warm_up(self) -> None:
         """Build the kernels, read the default voice, and see how many tokens a step may draw."""
-        voice = _returned(self._voice_past(self.voices[0]))
+        voice = returned(self._voice_past(self.voices[0]))
         past = read(self.model, self.ids.text(self._encode("Warm up.")), past=voice)
         batch = Batch.start(self.words, past, Settings(), 0)
         batch.run(1)
@@ -300,15 +300,6 @@ class KittenEngine:
         self._step_tokens = max(1, min(STEP_TOKENS, int(STEP_S * 2 / (time.monotonic() - began_s))))
         mx.clear_cache()
         mx.reset_peak_memory()
-
-
-def _returned(steps: Generator):
-    """What they come to."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
 
 
 def _seed(row: KittenRow, piece: Piece) -> int:

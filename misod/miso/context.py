@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from misod.engine import RowFault
+from misod.engine import RowFault, returned
 from misod.miso.cache import KVCache
 from misod.miso.depth import segment_codes
 from misod.miso.recordings import read_voice
@@ -54,14 +54,10 @@ def _recall(engine: "MisoEngine", row: "MisoRow") -> tuple[KVCache, int]:
         return cache, count
     if not row.voice:
         return engine.model.new_cache(), 0
-    reading = read_voice(engine, row.voice)
-    while True:
-        try:
-            next(reading)
-        except StopIteration as end:
-            if named:
-                engine.prefixes.store(chain[0], end.value)
-            return KVCache.fork(end.value), 1
+    kv = returned(read_voice(engine, row.voice))
+    if named:
+        engine.prefixes.store(chain[0], kv)
+    return KVCache.fork(kv), 1
 
 
 def remember(engine: "MisoEngine", row: "MisoRow") -> None:
