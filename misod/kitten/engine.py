@@ -6,6 +6,7 @@ prompts, a layer at a time, and draws as many tokens as take about STEP_S: rows 
 """
 
 import gc
+import logging
 import math
 import time
 from collections.abc import Generator
@@ -36,6 +37,8 @@ from misod.voices import Segment, digests
 from misod.weights.budget import POOL_BYTES
 from misod.weights.check import naming
 from misod.weights.manifest import MANIFEST, check, sha256_of
+
+log = logging.getLogger(__name__)
 
 STEP_S, STEP_TOKENS = 0.3, 25
 WAIT_S = 0.05  # for sound, where there is nothing to draw
@@ -247,6 +250,9 @@ class KittenEngine:
         most = row.say.max_seconds and int(row.say.max_seconds * SAMPLE_RATE)
         if row.sounds and row.sounds[0].pcm.done():  # one: a chunk is of one piece
             sounding = row.sounds.popleft()
+            if error := sounding.pcm.exception():  # of torch, or of a file: this row's alone
+                log.error("no sound was made of a piece", exc_info=error)
+                return Fault(f"{type(error).__name__}: {error}")
             pcm = sounding.pcm.result()
             whole = most is None or row.seams.samples + len(pcm) < most
             if whole and _silent(pcm):
