@@ -1,20 +1,23 @@
 """What engine one reads before it speaks a piece: voice, dialogue and what was said, as much as fits, and once."""
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
-from misod.engine import RowFault, returned
+from misod.engine import RowFault
 from misod.miso.cache import KVCache
 from misod.miso.depth import segment_codes
-from misod.miso.recordings import read_voice
+from misod.miso.recordings import in_steps, read_voice
 from misod.voices import Segment, digests
 
 if TYPE_CHECKING:
     from misod.miso.engine import MisoEngine, MisoRow
 
 
-def read_piece(engine: "MisoEngine", row: "MisoRow", piece: str, frames: int) -> tuple[mx.array, int]:
+def read_piece(
+    engine: "MisoEngine", row: "MisoRow", piece: str, frames: int, follows: bool
+) -> Generator[None, None, tuple[mx.array, int]]:
     """The backbone over the piece, after as much of what was spoken before as fits -> last_h, frames left.
 
     What the cache holds is not read again: only the EOS frame that ends it, and the new text.
@@ -23,15 +26,15 @@ def read_piece(engine: "MisoEngine", row: "MisoRow", piece: str, frames: int) ->
     dropped = len(row.context) - len(kept)
     row.dropped += dropped
     row.context = kept
-    if row.codes and not dropped:  # the cache holds all of it, the piece spoken just now too
+    if follows and not dropped:
         tokens, mask = engine.prompt.follow(row.voices[-1], piece)
     else:
-        row.cache, read = _recall(engine, row)
+        row.cache, read = yield from _recall(engine, row)
         tokens, mask = engine.prompt.build(row.past[read:], row.voices[-1], piece)
     room = engine.model.args.backbone.max_seq_len - row.cache.offset - len(tokens)
     if room < 1:
         raise RowFault(f"a sentence of {len(tokens)} tokens is more than the model can read")
-    last_h = engine.read_rows(tokens, mask, row.cache)
+    last_h = yield from in_steps(engine, tokens, mask, row.cache)
     if row.style.guidance != 1:
         row.shadow = engine.model.new_cache()
         tokens, mask = engine.prompt.build([], row.voices[-1], "")
@@ -40,7 +43,7 @@ def read_piece(engine: "MisoEngine", row: "MisoRow", piece: str, frames: int) ->
     return last_h, room
 
 
-def _recall(engine: "MisoEngine", row: "MisoRow") -> tuple[KVCache, int]:
+def _recall(engine: "MisoEngine", row: "MisoRow") -> Generator[None, None, tuple[KVCache, int]]:
     """A cache, and how many segments of the row's context it has read: of a voice always that, at least.
 
     A voice is read by itself, whether or not it was there already: the samples are the same to the byte.
@@ -54,7 +57,7 @@ def _recall(engine: "MisoEngine", row: "MisoRow") -> tuple[KVCache, int]:
         return cache, count
     if not row.voice:
         return engine.model.new_cache(), 0
-    kv = returned(read_voice(engine, row.voice))
+    kv = yield from read_voice(engine, row.voice)
     if named:
         engine.prefixes.store(chain[0], kv)
     return KVCache.fork(kv), 1

@@ -42,6 +42,7 @@ MAX_TRIES = 3  # of one piece, drawn anew where it went wrong
 @dataclass
 class MisoRow(Row):
     reader: text.Script | None = None
+    reading: Generator[None, None, None] | None = None  # of what stands before its next frame
     turn: text.Turn | None = None  # whose the piece being spoken is
     mark: tuple[int, int] = (0, 0)  # its turn, and which sentence of that it is of
     voices: list[int] = field(default_factory=list)  # the speaker of each piece in `spoken`
@@ -144,6 +145,7 @@ class MisoEngine:
         if (piece := self._take_piece(row)) is None:
             raise RowFault(f"{self.info.model} has no letters for any of this text")
         self._begin(row, piece)
+        self._read_on(row)
         return row
 
     def _turns(self, say: Say) -> list[text.Turn]:
@@ -156,6 +158,21 @@ class MisoEngine:
         return turns
 
     def step(self, rows: list[MisoRow]) -> list[Chunk | Fault]:
+        """A frame of every row that speaks; of those that read, one reads on: so much later comes the others' frame."""
+        speaking = [row for row in rows if not row.reading]
+        made = dict(zip(map(id, speaking), self._step(speaking), strict=True)) if speaking else {}
+        reading = next((row for row in rows if row.reading and id(row) not in made), None)
+        if reading:
+            try:
+                self._read_on(reading)
+            except RowFault as fault:
+                made[id(reading)] = Fault(str(fault), fault.code)
+        return [made.get(id(row)) or self._silent(row) for row in rows]
+
+    def _silent(self, row: MisoRow) -> Chunk:
+        return Chunk(np.zeros(0, np.float32), turn=row.turn.number, piece=len(row.spoken) - 1)
+
+    def _step(self, rows: list[MisoRow]) -> list[Chunk | Fault]:
         """Each row's codes are already in flight; while its sound is made, so are the next frame's."""
         mx.eval([row.frame for row in rows])
         codes, finite = (np.concatenate([np.array(row.frame[part]) for row in rows]) for part in (0, 1))
@@ -171,7 +188,7 @@ class MisoEngine:
     def release(self, row: MisoRow) -> None:
         if row.reader:
             row.reader.close()
-        row.reader = row.cache = row.shadow = row.frame = row.codec = row.key = row.prompt_h = None
+        row.reading = row.reader = row.cache = row.shadow = row.frame = row.codec = row.key = row.prompt_h = None
         row.heard = None, row.frames
 
     def keep(self, digest: str) -> None:
@@ -282,10 +299,7 @@ class MisoEngine:
             row.sentences.pop()
             del row.spans[told:]
             return Chunk(pcm, "cap", turn.number)
-        try:
-            self._begin(row, piece)
-        except RowFault as fault:
-            return Fault(str(fault), fault.code)
+        self._begin(row, piece)
         return Chunk(pcm, turn=turn.number)
 
     def _hush(self, row: MisoRow, frames: int) -> np.ndarray:
@@ -339,16 +353,26 @@ class MisoEngine:
         return read.text
 
     def _begin(self, row: MisoRow, piece: str) -> None:
-        """Prefill the piece. Raises RowFault."""
-        if row.codes:
+        """The piece is to be read, and then spoken."""
+        follows = bool(row.codes)
+        if follows:
             row.context.append(Segment(row.voices[-2], row.spoken[-2], segment_codes(row.codes, row.style.depth)))
             if row.say.dialogue:
                 row.said.append(row.context[-1])
+        row.codes, row.tries, row.watch = [], 0, Watch(self.frame_rate_hz)
+        row.reading = self._reading(row, piece, follows)
+
+    def _read_on(self, row: MisoRow) -> None:
+        """A step of what stands before the next frame; after the last that frame is in flight. Raises RowFault."""
+        if next(row.reading, row) is row:
+            row.reading = None
+
+    def _reading(self, row: MisoRow, piece: str, follows: bool) -> Generator[None, None, None]:
+        """Prefill the piece in steps, and draw. `follows`: the cache holds what was spoken just now."""
         words, pace = len(piece.split()), self.speech.pace
         cap_frames = math.ceil(pace.cap_s(words) * self.frame_rate_hz)
-        last_h, room = read_piece(self, row, piece, cap_frames)
+        last_h, room = yield from read_piece(self, row, piece, cap_frames, follows)
         row.prompt_h, row.starts = last_h, tuple(cache.offset for cache in (row.cache, row.shadow) if cache)
-        row.codes, row.tries, row.watch = [], 0, Watch(self.frame_rate_hz)
         row.piece_floor = row.frames + max(1, math.floor(pace.floor_s(words) * self.frame_rate_hz))
         row.piece_end = row.frames + min(room, cap_frames)
         self._draw([row], last_h)
