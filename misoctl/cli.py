@@ -353,11 +353,13 @@ class Stopped(BaseException):
 
 
 def _stop_on_signals() -> None:
-    """Raise Stopped once; a second Ctrl-C must not cut the cleaning up in half. What nohup ignores stays ignored."""
+    """Raise Stopped once; a second Ctrl-C must not cut the cleaning up in half, nor may the floor's word, which would
+    also be taken for the end. What nohup ignores stays ignored.
+    """
     watched = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_IGN]
 
     def stop(number: int, _frame) -> None:
-        for each in watched:
+        for each in (*watched, signal.SIGUSR1):
             signal.signal(each, signal.SIG_IGN)
         raise Stopped(number)
 

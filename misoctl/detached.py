@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import click
 
@@ -28,9 +29,10 @@ def leave(to_stdout: bool) -> None:
     try:
         code = errors.OK if os.read(ours, 1) else child.wait()
     except BaseException:  # a signal: the speech is not wanted any more
-        os.killpg(child.pid, signal.SIGTERM)
+        with suppress(ProcessLookupError, PermissionError):  # gone; macOS says EPERM of a zombie
+            os.killpg(child.pid, signal.SIGTERM)
         raise
-    sys.exit(code)
+    sys.exit(code if code >= 0 else errors.SIGNALLED - code)
 
 
 def accepted() -> None:

@@ -60,7 +60,7 @@ class Encoded:
     def __init__(self, wanted: Format, rate_hz: int):
         import soundfile
 
-        self._out = _Tail()
+        self._out = Tail()
         self._file = soundfile.SoundFile(
             self._out, "w", rate_hz, 1, wanted.codec, format=wanted.container, **wanted.options
         )
@@ -77,8 +77,8 @@ class Encoded:
         return self._out.take()
 
 
-class _Tail:
-    """A file as libsndfile sees it, of which only what was not taken yet is kept.
+class Tail:
+    """A file as libsndfile needs it, of which only what was not taken yet is kept.
 
     At the end it goes back to write lengths into its header: into one that was taken they are dropped.
     """

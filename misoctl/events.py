@@ -4,12 +4,12 @@ import json
 import sys
 
 from misoctl.receipt import Hashed, receipt
+from misoctl.sink import send
 from misoctl.timeline import Piece, Word
 from misoctl.watch import Face
 from protocol import errors
 from protocol import messages as m
 from protocol.errors import Failure
-from protocol.exits import forget
 
 
 class Events(Face):
@@ -25,15 +25,7 @@ class Events(Face):
 
     def emit(self, event: str, **fields) -> None:
         """Raises Failure where nobody reads."""
-        try:
-            sys.stdout.write(json.dumps({"event": event} | fields, ensure_ascii=False) + "\n")
-            sys.stdout.flush()
-        except BrokenPipeError:
-            forget(sys.stdout)
-            raise Failure(errors.BROKEN_PIPE, "") from None
-        except OSError as error:
-            forget(sys.stdout)
-            raise Failure(errors.IO_ERROR, f"writing to standard output: {error.strerror}") from None
+        send(sys.stdout, "standard output", json.dumps({"event": event} | fields, ensure_ascii=False) + "\n")
 
     def sees(self, message: m.Message) -> None:
         if isinstance(message, m.Accepted):

@@ -238,7 +238,7 @@ class Watch(threading.Thread):
         signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
 
     def _on_signal(self, _number: int, _frame) -> None:
-        if self._armed:
+        if self._armed and self._why:  # else somebody else sent it
             self._armed = False
             raise Cut(self._why)
 

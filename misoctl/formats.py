@@ -3,7 +3,6 @@
 soundfile is imported where such a file is opened, before anything is spoken.
 """
 
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from misoctl import sink
+from misoctl.encode import Tail
 from misoctl.options import FORMATS
 from protocol import errors
 from protocol.errors import Failure
@@ -21,6 +21,7 @@ ENCODED = {  # libsndfile's names
     "opus": ("OGG", "OPUS"),
     "mp3": ("MP3", "MPEG_LAYER_III"),
 }
+HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # the last is the floor's: see Watch there
 SUFFIXES = {f".{name}": name for name in FORMATS} | {".wave": "wav", ".oga": "ogg", ".pcm": "raw"}
 
 
@@ -99,43 +100,18 @@ class Encoder:
 @contextmanager
 def _signals_held() -> Iterator[None]:
     """What comes meanwhile comes after. Not by a mask: numpy's threads, which have none, would take it."""
-    came: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    came: set[int] = set()
+    before = {number: signal.getsignal(number) for number in HELD}
     before = {number: handler for number, handler in before.items() if callable(handler)}
     for number in before:
-        signal.signal(number, lambda number, _frame: came.append(number))
+        signal.signal(number, lambda number, _frame: came.add(number))
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in came:
+        for number in (number for number in before if number in came):  # the first that raises counts
             before[number](number, None)
-
-
-class Tail:
-    """A file as libsndfile needs it, of which only the new end is kept: what it patches at last has left already."""
-
-    def __init__(self):
-        self._at = self._end = 0
-        self._new = bytearray()
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._at = offset + (0, self._at, self._end)[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def write(self, data: bytes) -> int:
-        self._new += data[max(0, self._end - self._at) :]
-        self._at += len(data)
-        self._end = max(self._end, self._at)
-        return len(data)
-
-    def take(self) -> bytes:
-        new, self._new = bytes(self._new), bytearray()
-        return new
 
 
 class EncodedFile(sink.WavFile):

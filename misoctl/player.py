@@ -9,7 +9,6 @@ from misoctl.playing.choice import Output, open_output
 from misoctl.playing.prebuffer import Playhead, Prebuffer, expected_s
 from misoctl.playing.samples import quieter, silence
 from misoctl.talk import hush
-from protocol.errors import Failure
 from protocol.settings import Playing
 
 AHEAD_S = 10.0  # of speech that may wait for the player, beyond what was held: a stall of the daemon is not heard
@@ -115,7 +114,7 @@ class Player:
 
 
 class Feeder(threading.Thread):
-    """Hands on what it is given, in order, as fast as the player takes it.
+    """Hands on what it is given, in order, as fast as the player takes it. What goes wrong, put and finish raise.
 
     It opens the player, too: signals are raised in the main thread, and would leave behind one that is half started.
     """
@@ -125,7 +124,7 @@ class Feeder(threading.Thread):
         self._output, self._rate_hz = output, rate_hz
         self._queue: SimpleQueue[bytes | None] = SimpleQueue()
         self._stopped = False
-        self._failure: Failure | None = None
+        self._failure: Exception | None = None
 
     def put(self, pcm: bytes) -> None:
         if self._failure:
@@ -154,8 +153,8 @@ class Feeder(threading.Thread):
                 if self._stopped:
                     break
             self._output.finish()
-        except Failure as failure:
-            self._failure = failure
+        except Exception as error:  # raised where somebody hears of it
+            self._failure = error
         finally:
             self._output.end()
 

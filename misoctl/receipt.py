@@ -22,19 +22,7 @@ SHAPES_SOUND = (
     "guidance",
     "depth",
 )
-KITTENS = (
-    "repetition_penalty",
-    "repetition_window",
-    "run_penalty",
-    "run_grace",
-    "use_emotion",
-    "use_reference",
-    "chunk_chars",
-    "chunk_min_chars",
-    "gap_s",
-    "decoder",
-)
-ASKED = ("max_seconds", "normalize", "emoji", "level", "script", *KITTENS)  # not in `done`
+ASKED = ("max_seconds", "normalize", "emoji", "level", "script", *m.KITTENS)  # not in `done`
 MAX_RECEIPT_BYTES = 8 << 20
 
 

@@ -1,5 +1,6 @@
 """The verb `say`: what goes together, what is asked for, and one request or, of --follow, many."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -26,7 +27,9 @@ def run(
     text, source, script, follow, stems, sentences, where, play, like, clip_text, wish, no_start, quiet, as_json,
     strict, highlight, events, wait, **options,
 ) -> None:  # fmt: skip
-    _check_together(text, source, script, follow, wish, stems, as_json, highlight, events, wait)
+    _check_together(script, follow, stems, as_json, highlight, events, wait)
+    if follow:
+        _check_follow(text, source, script, wish)
     data = "--json" if as_json else "--events" if events else ""
     outputs = Outputs(**where, stems=stems, sentences=sentences, data=data)
     if options["voice"] == "?":
@@ -84,14 +87,10 @@ def run(
     report(done, quiet, strict)
 
 
-def _check_together(text, source, script, follow, wish, stems, as_json, highlight, events, wait) -> None:
+def _check_together(script, follow, stems, as_json, highlight, events, wait) -> None:
     """Raises UsageError."""
     if stems is not None and script is None:
         raise click.UsageError("--stems is for --script")
-    if follow and (text not in ((), ("-",)) or source not in (None, "-") or script is not None):
-        raise click.UsageError("--follow reads standard input: give no TEXT, -f or --script")
-    if follow and any(wish.values()):
-        raise click.UsageError("--follow takes no turns: not with --when, --priority, --app or --resume")
     if events and as_json:
         raise click.UsageError("--events end with the receipt that --json prints: give one of them")
     if not wait and (as_json or events or highlight or follow):
@@ -100,6 +99,16 @@ def _check_together(text, source, script, follow, wish, stems, as_json, highligh
         )
     if highlight and not is_terminal():
         raise click.UsageError("--highlight needs a terminal as standard error")
+
+
+def _check_follow(text, source, script, wish) -> None:
+    """Raises UsageError."""
+    if text not in ((), ("-",)) or source not in (None, "-") or script is not None:
+        raise click.UsageError("--follow reads standard input: give no TEXT, -f or --script")
+    if any(wish.values()):
+        raise click.UsageError("--follow takes no turns: not with --when, --priority, --app or --resume")
+    if sys.stdin is None:  # its descriptor may be another file's by now
+        raise click.UsageError("--follow reads standard input, which is closed")
 
 
 def _faces(quiet: bool, highlight: bool, events: bool) -> tuple[list[Face], Callable, Callable]:

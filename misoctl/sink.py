@@ -9,7 +9,7 @@ import struct
 import sys
 import tempfile
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from protocol import errors
 from protocol.errors import Failure
@@ -119,18 +119,23 @@ class Stream:
         self._send(header + pcm)
 
     def _send(self, data: bytes) -> None:
-        try:
-            self._out.write(data)
-            self._out.flush()
-        except BrokenPipeError:
-            forget(self._out)
-            raise Failure(errors.BROKEN_PIPE, "") from None
-        except OSError as error:
-            forget(self._out)
-            raise Failure(errors.IO_ERROR, f"writing to {self._name}: {error.strerror}") from None
+        send(self._out, self._name, data)
 
     def close(self, whole: bool) -> None:
         self._out.close()  # nothing is left in it; a reader of a named pipe waits for this
+
+
+def send(out: BinaryIO | TextIO, name: str, data: bytes | str) -> None:
+    """Raises Failure where it takes no more."""
+    try:
+        out.write(data)
+        out.flush()
+    except BrokenPipeError:
+        forget(out)
+        raise Failure(errors.BROKEN_PIPE, "") from None
+    except OSError as error:
+        forget(out)
+        raise Failure(errors.IO_ERROR, f"writing to {name}: {error.strerror}") from None
 
 
 def open_output(output: str, raw: bool, in_file: type = WavFile, in_stream: type = Stream) -> WavFile | Stream:

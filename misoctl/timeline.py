@@ -67,12 +67,6 @@ class Timeline:
         """The next request."""
         self._text, self._skipped = text, skipped
 
-    def cut(self, heard_s: float) -> None:
-        """What was not heard by now never will be."""
-        self._pieces.clear()
-        self._ends.clear()
-        self.written_s = heard_s
-
     def take(self, message: m.Message) -> Piece | None:
         """What the daemon sent; returns the piece that begins with it."""
         if isinstance(message, m.Piece):
@@ -87,6 +81,12 @@ class Timeline:
             self._end()
             self._ends.append((self.written_s, message))
         return None
+
+    def cut(self, heard_s: float) -> None:
+        """The rest is not heard: what comes next goes on from here."""
+        self._pieces.clear()
+        self._ends.clear()
+        self.written_s = heard_s
 
     def heard(self, until_s: float) -> Iterator[Word | m.Done]:
         """What began, or ended, since the last time."""

@@ -47,7 +47,7 @@ class Watch:
         self._timeline = Timeline()
         self._lock = threading.RLock()
         self._player = None
-        self._skipped, self._heard_s = 0, 0.0
+        self._skipped, self._told_s = 0, 0.0
         self._stop = threading.Event()
         self._broken: Failure | None = None  # a face could not write
         self._thread: threading.Thread | None = None
@@ -59,12 +59,14 @@ class Watch:
         self._stop.set()
         if self._thread:
             self._thread.join()
-        if error is None:
-            self._tell(self._timeline.written_s)
-        for face in self._faces:
-            if isinstance(error, Failure):
-                face.failed(error)
-            face.close()
+        try:
+            if error is None:
+                self._tell(self._timeline.written_s)
+        finally:
+            for face in self._faces:
+                if isinstance(error, Failure):
+                    face.failed(error)
+                face.close()
         if error is None and self._broken:
             raise self._broken
 
@@ -83,7 +85,7 @@ class Watch:
         """Its player is gone. `skipped`: characters before the text that will begin again, if any."""
         with self._lock:
             self._skipped = skipped
-            self._timeline.cut(self._heard_s)
+            self._timeline.cut(self._told_s)
             for face in self._faces:
                 face.close()
 
@@ -106,14 +108,18 @@ class Watch:
         while not self._stop.wait(TICK_S):
             try:
                 with self._lock:
-                    self._tell(max(0.0, self._timeline.written_s - self._player.ahead_s()))
+                    self._tell(self._heard_s())
             except Failure as failure:
                 self._broken = failure
                 return
 
+    def _heard_s(self) -> float:
+        ahead_s = self._player.ahead_s() if self._player else 0.0
+        return max(0.0, self._timeline.written_s - ahead_s)
+
     def _tell(self, heard_s: float) -> None:
         with self._lock:
-            self._heard_s = heard_s
+            self._told_s = heard_s
             for happened in self._timeline.heard(heard_s):
                 for face in self._faces:
                     face.ended(happened) if isinstance(happened, m.Done) else face.word(happened)

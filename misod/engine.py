@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from misod.style import Style
 from misod.voices import Segment, Voice
 from misod.weights.models import BUNDLED, bundled, default_name
 
+T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a model: no path
 
 
@@ -185,6 +186,15 @@ class Models:
 
     find: Callable[[str], Path]  # the directory of a model's name; of "", the default's
     open: Callable[[Path], Engine]
+
+
+def returned(steps: Generator[object, None, T]) -> T:
+    """What they come to, all at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 def model_directory(model: str, models_dir: Path) -> Path:

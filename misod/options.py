@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from misod.engine import RowFault, Say
+from protocol.messages import KITTENS
 
 NAMES = {"miso": "MisoTTS", "kitten": "KittenTTS 2"}
 ONLY = {  # a field that is not here is taken by both
@@ -13,18 +14,7 @@ ONLY = {  # a field that is not here is taken by both
     "emoji": "miso",
     "script": "miso",
     "session": "miso",
-    "repetition_penalty": "kitten",
-    "repetition_window": "kitten",
-    "run_penalty": "kitten",
-    "run_grace": "kitten",
-    "use_emotion": "kitten",
-    "use_reference": "kitten",
-    "chunk_chars": "kitten",
-    "chunk_min_chars": "kitten",
-    "gap_s": "kitten",
-    "decoder": "kitten",
-}
-KITTENS = tuple(name for name, engine in ONLY.items() if engine == "kitten")
+} | dict.fromkeys(KITTENS, "kitten")
 
 
 def check(say: Say, engine: str, model: str) -> None:

@@ -16,13 +16,14 @@ from dataclasses import replace
 import zmq
 
 import misod
-from misod import engine, options, runtime, style, worker
+from misod import engine, runtime, style, worker
 from misod.config import Settings
 from misod.library import ANSWERS, Library
-from misod.receipt import error, fit, piece, receipt
+from misod.receipt import error, piece, receipt
 from misod.router import Router
 from misod.scheduler import Key
 from misod.session import SLOW_S, Session
+from misod.status import status
 from misod.usher import ASKED, Usher
 from misod.voices import Voice
 from misod.wake import Wake
@@ -142,7 +143,7 @@ class Server:
             sampling={name: value for name in style.FIELDS if (value := getattr(say, name)) is not None},
             max_seconds=say.max_seconds,
             normalize=say.normalize is not False,
-            options={name: value for name in options.KITTENS if (value := getattr(say, name)) is not None},
+            options={name: value for name in m.KITTENS if (value := getattr(say, name)) is not None},
             emoji=say.emoji or "",
             level=say.level is not False,
             script=bool(say.script),
@@ -217,55 +218,15 @@ class Server:
             if frames := session.ack(ack.seq):
                 self.worker.inbox.put(worker.Credit(session.job, frames))
 
-    def _on_status(self, peer: bytes, status: m.StatusRequest) -> None:
-        self._send(peer, self._status(status.id))
+    def _on_status(self, peer: bytes, asked: m.StatusRequest) -> None:
+        self._send(peer, status(self, asked.id, self._state()))
 
     def _on_drain(self, peer: bytes, drain: m.Drain) -> None:
-        self._send(peer, self._status(drain.id, state="draining"))
+        self._send(peer, status(self, drain.id, "draining"))
         self._begin_drain()
 
     def _state(self) -> str:
         return "draining" if self.drain_deadline_s is not None else self.state
-
-    def _status(self, request: int, state: str | None = None) -> m.Status:
-        ready, memory = self.ready, self.worker.memory
-        _, speaking, parked = self.worker.counts
-        return m.Status(
-            id=request,
-            state=state or self._state(),
-            detail=fit(self.detail),
-            version=misod.__version__,
-            pid=os.getpid(),
-            uptime_s=time.monotonic() - self.started_s,
-            engine=fit(ready.info.engine if ready else "", 64),
-            model=fit(ready.info.model if ready else self.settings.model, 256),
-            digest=fit(ready.info.digest if ready else "", 128),
-            backend=fit(ready.info.backend if ready else "", 64),
-            sample_rate=ready.sample_rate if ready else 0,
-            load_s=ready.load_s if ready else 0.0,
-            keep_alive_s=self.worker.keep_alive_s,
-            queued=sum(not session.admitted for session in self.sessions.values()),
-            speaking=speaking,
-            parked=parked,
-            max_rows=ready.max_rows if ready else self.settings.max_rows,
-            requests=self.requests,
-            frames=self.frames,
-            spoken_s=self.spoken_s,
-            drain_s=self.settings.drain_s,
-            active_bytes=memory.active_bytes,
-            cache_bytes=memory.cache_bytes,
-            peak_bytes=memory.peak_bytes,
-            rss_bytes=runtime.resident_bytes(),
-            voices=len(self.library.store.names()),
-            sessions=len(self.library.dialogues),
-            prefix_bytes=memory.prefix_bytes,
-            prefix_limit_bytes=int(self.settings.prefix_gb * 1e9),
-            prefix_hits=memory.prefix_hits,
-            prefix_misses=memory.prefix_misses,
-            prefix_evictions=memory.prefix_evictions,
-            socket=fit(str(self.paths.socket)),
-            log=fit(str(self.paths.log), 4096),
-        )
 
     # ---- from the worker
 
@@ -323,7 +284,7 @@ class Server:
     def _on_changed(self, event: worker.Changed) -> None:
         if session := self._session(event.key):
             del self.sessions[session.key]
-            self._send(session.peer, self._status(session.id))
+            self._send(session.peer, status(self, session.id, self._state()))
 
     def _on_learned(self, event: worker.Learned) -> None:
         if session := self._session(event.key):

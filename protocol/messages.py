@@ -26,6 +26,18 @@ WINDOW_FRAMES = 40
 ACK_FRAMES = 16  # the client acknowledges at least this often
 WHENS = ("queue", "interrupt", "drop", "overlap")  # of `floor`
 PRIORITIES = ("low", "normal", "high")  # of `floor`, as numbers from 0
+KITTENS = (  # fields of `say` that KittenTTS 2 alone takes
+    "repetition_penalty",
+    "repetition_window",
+    "run_penalty",
+    "run_grace",
+    "use_emotion",
+    "use_reference",
+    "chunk_chars",
+    "chunk_min_chars",
+    "gap_s",
+    "decoder",
+)
 UINT32 = 2**32 - 1
 
 
@@ -159,7 +171,7 @@ class Say(Message):
     emoji: str | None = _str(1, 16, optional=True)
     level: bool | None = _bool(optional=True)
     script: bool | None = _bool(optional=True)
-    repetition_penalty: float | None = _float(1, 5, optional=True)  # from here to decoder: KittenTTS 2's alone
+    repetition_penalty: float | None = _float(1, 5, optional=True)  # from here to decoder: KITTENS
     repetition_window: int | None = _int(0, 4096, optional=True)
     run_penalty: float | None = _float(0, 10, optional=True)
     run_grace: int | None = _int(1, 1000, optional=True)

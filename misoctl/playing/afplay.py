@@ -31,7 +31,10 @@ class AfPlay:
 
     def open(self, rate_hz: int) -> None:
         self._rate_hz, self._pauses = rate_hz, Pauses(rate_hz)
-        self._directory = tempfile.TemporaryDirectory(prefix="miso-")
+        try:
+            self._directory = tempfile.TemporaryDirectory(prefix="miso-")
+        except OSError as error:
+            raise _no_room(error, error.filename or "a temporary file") from None
         self._watcher = Watcher(self._directory.name)
         self._over_s: float | None = None  # when a piece was, and none was there to follow
 
@@ -81,7 +84,7 @@ class AfPlay:
         try:
             self._file.write_bytes(wav_header(self._rate_hz, len(piece)) + piece)
         except OSError as error:
-            raise Failure(errors.IO_ERROR, f"writing {self._file}: {error.strerror}", "free some space") from None
+            raise _no_room(error, self._file) from None
         self._child = start_program([self._path, str(self._file)], stdin=subprocess.DEVNULL, stderr=None)
         self._watcher.watch(self._child)
         if self._stopped:  # meanwhile
@@ -105,3 +108,7 @@ class AfPlay:
         if gap_s > 2 * self.tick_s:
             self.underruns += 1
             self.gap_s += gap_s
+
+
+def _no_room(error: OSError, name: Path | str) -> Failure:
+    return Failure(errors.IO_ERROR, f"writing {name}: {error.strerror}", "free some space, or set TMPDIR")

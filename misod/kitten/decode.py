@@ -12,6 +12,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
+from misod.engine import returned
 from misod.kitten.cache import Prefill, Step, StepAlone, blocks, padded
 from misod.kitten.model import Model
 from misod.kitten.sampling import Settings, draw, process
@@ -32,12 +33,7 @@ class Past:
 
 def read(model: Model, ids: Sequence[int], speaker: mx.array | None = None, past: Past | None = None) -> Past:
     """As `reading`, at once."""
-    steps = reading(model, ids, speaker, past)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
+    return returned(reading(model, ids, speaker, past))
 
 
 def reading(

@@ -6,6 +6,7 @@ prompts, a layer at a time, and draws as many tokens as take about STEP_S: rows 
 """
 
 import gc
+import logging
 import math
 import time
 from collections.abc import Generator
@@ -17,7 +18,7 @@ import mlx.core as mx
 import numpy as np
 from tokenizers import Tokenizer
 
-from misod.engine import Chunk, Fault, Heard, Info, Memory, ModelError, RowFault, Say
+from misod.engine import Chunk, Fault, Heard, Info, Memory, ModelError, RowFault, Say, returned
 from misod.guard import QUIET_DBFS, SILENCE, level
 from misod.kitten.around import SAMPLE_RATE, TOKEN_HZ, Around, KittenML, Voice, read_voices
 from misod.kitten.decode import Batch, Past, Vocabulary, read, reading
@@ -36,6 +37,8 @@ from misod.voices import Segment, digests
 from misod.weights.budget import POOL_BYTES
 from misod.weights.check import naming
 from misod.weights.manifest import MANIFEST, check, sha256_of
+
+log = logging.getLogger(__name__)
 
 STEP_S, STEP_TOKENS = 0.3, 25
 WAIT_S = 0.05  # for sound, where there is nothing to draw
@@ -247,6 +250,9 @@ class KittenEngine:
         most = row.say.max_seconds and int(row.say.max_seconds * SAMPLE_RATE)
         if row.sounds and row.sounds[0].pcm.done():  # one: a chunk is of one piece
             sounding = row.sounds.popleft()
+            if error := sounding.pcm.exception():  # of torch, or of a file: this row's alone
+                log.error("no sound was made of a piece", exc_info=error)
+                return Fault(f"{type(error).__name__}: {error}")
             pcm = sounding.pcm.result()
             whole = most is None or row.seams.samples + len(pcm) < most
             if whole and _silent(pcm):
@@ -291,7 +297,7 @@ class KittenEngine:
 
     def _warm_up(self) -> None:
         """Build the kernels, read the default voice, and see how many tokens a step may draw."""
-        voice = _returned(self._voice_past(self.voices[0]))
+        voice = returned(self._voice_past(self.voices[0]))
         past = read(self.model, self.ids.text(self._encode("Warm up.")), past=voice)
         batch = Batch.start(self.words, past, Settings(), 0)
         batch.run(1)
@@ -300,15 +306,6 @@ class KittenEngine:
         self._step_tokens = max(1, min(STEP_TOKENS, int(STEP_S * 2 / (time.monotonic() - began_s))))
         mx.clear_cache()
         mx.reset_peak_memory()
-
-
-def _returned(steps: Generator):
-    """What they come to."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
 
 
 def _seed(row: KittenRow, piece: Piece) -> int:

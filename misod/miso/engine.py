@@ -18,18 +18,19 @@ from misod import text
 from misod.engine import Chunk, Fault, Heard, Info, Memory, ModelError, PrefixRoom, Row, RowFault, Say
 from misod.guard import SILENCE, Watch
 from misod.miso.cache import KVCache, RowsCache
+from misod.miso.context import read_piece, remember
 from misod.miso.depth import check_depth, deepest, segment_codes, there
 from misod.miso.load import Speech, check_codec, load_model, read_config
 from misod.miso.mimi import Mimi, load_mimi
 from misod.miso.model import Model
 from misod.miso.prefix import Prefixes
 from misod.miso.prompt import Prompt
-from misod.miso.recordings import check_speaker, hear, past_of, read_voice, segment_of
+from misod.miso.recordings import check_speaker, hear, past_of, segment_of
 from misod.miso.sampling import Sampler, Settings, draw_noise
 from misod.miso.streams import Stream, Streams
 from misod.mlx_device import backend
 from misod.style import chosen
-from misod.voices import Segment, digests
+from misod.voices import Segment
 from misod.weights.budget import POOL_BYTES
 from misod.weights.manifest import Manifest, check
 
@@ -41,6 +42,7 @@ MAX_TRIES = 3  # of one piece, drawn anew where it went wrong
 @dataclass
 class MisoRow(Row):
     reader: text.Script | None = None
+    reading: Generator[None, None, None] | None = None  # of what stands before its next frame
     turn: text.Turn | None = None  # whose the piece being spoken is
     mark: tuple[int, int] = (0, 0)  # its turn, and which sentence of that it is of
     voices: list[int] = field(default_factory=list)  # the speaker of each piece in `spoken`
@@ -143,6 +145,7 @@ class MisoEngine:
         if (piece := self._take_piece(row)) is None:
             raise RowFault(f"{self.info.model} has no letters for any of this text")
         self._begin(row, piece)
+        self._read_on(row)
         return row
 
     def _turns(self, say: Say) -> list[text.Turn]:
@@ -155,6 +158,21 @@ class MisoEngine:
         return turns
 
     def step(self, rows: list[MisoRow]) -> list[Chunk | Fault]:
+        """A frame of every row that speaks; of those that read, one reads on: so much later comes the others' frame."""
+        speaking = [row for row in rows if not row.reading]
+        made = dict(zip(map(id, speaking), self._step(speaking), strict=True)) if speaking else {}
+        reading = next((row for row in rows if row.reading and id(row) not in made), None)
+        if reading:
+            try:
+                self._read_on(reading)
+            except RowFault as fault:
+                made[id(reading)] = Fault(str(fault), fault.code)
+        return [made.get(id(row)) or self._silent(row) for row in rows]
+
+    def _silent(self, row: MisoRow) -> Chunk:
+        return Chunk(np.zeros(0, np.float32), turn=row.turn.number, piece=len(row.spoken) - 1)
+
+    def _step(self, rows: list[MisoRow]) -> list[Chunk | Fault]:
         """Each row's codes are already in flight; while its sound is made, so are the next frame's."""
         mx.eval([row.frame for row in rows])
         codes, finite = (np.concatenate([np.array(row.frame[part]) for row in rows]) for part in (0, 1))
@@ -170,7 +188,7 @@ class MisoEngine:
     def release(self, row: MisoRow) -> None:
         if row.reader:
             row.reader.close()
-        row.reader = row.cache = row.shadow = row.frame = row.codec = row.key = row.prompt_h = None
+        row.reading = row.reader = row.cache = row.shadow = row.frame = row.codec = row.key = row.prompt_h = None
         row.heard = None, row.frames
 
     def keep(self, digest: str) -> None:
@@ -270,7 +288,7 @@ class MisoEngine:
         piece = self._take_piece(row)
         if piece is None:
             if row.say.dialogue and not row.flaw:
-                self._remember(row)
+                remember(self, row)
             return Chunk(np.concatenate([pcm, self._hush(row, TAIL_FRAMES)]), row.flaw or "eos", turn.number)
         if row.turn is not turn:
             pause_s = max(pause_s, row.turn.pause_s)
@@ -281,10 +299,7 @@ class MisoEngine:
             row.sentences.pop()
             del row.spans[told:]
             return Chunk(pcm, "cap", turn.number)
-        try:
-            self._begin(row, piece)
-        except RowFault as fault:
-            return Fault(str(fault), fault.code)
+        self._begin(row, piece)
         return Chunk(pcm, turn=turn.number)
 
     def _hush(self, row: MisoRow, frames: int) -> np.ndarray:
@@ -338,101 +353,35 @@ class MisoEngine:
         return read.text
 
     def _begin(self, row: MisoRow, piece: str) -> None:
-        """Prefill the piece. Raises RowFault."""
-        if row.codes:
+        """The piece is to be read, and then spoken."""
+        follows = bool(row.codes)
+        if follows:
             row.context.append(Segment(row.voices[-2], row.spoken[-2], segment_codes(row.codes, row.style.depth)))
             if row.say.dialogue:
                 row.said.append(row.context[-1])
+        row.codes, row.tries, row.watch = [], 0, Watch(self.frame_rate_hz)
+        row.reading = self._reading(row, piece, follows)
+
+    def _read_on(self, row: MisoRow) -> None:
+        """A step of what stands before the next frame; after the last that frame is in flight. Raises RowFault."""
+        if next(row.reading, row) is row:
+            row.reading = None
+
+    def _reading(self, row: MisoRow, piece: str, follows: bool) -> Generator[None, None, None]:
+        """Prefill the piece in steps, and draw. `follows`: the cache holds what was spoken just now."""
         words, pace = len(piece.split()), self.speech.pace
         cap_frames = math.ceil(pace.cap_s(words) * self.frame_rate_hz)
-        last_h, room = self._read_piece(row, piece, cap_frames)
+        last_h, room = yield from read_piece(self, row, piece, cap_frames, follows)
         row.prompt_h, row.starts = last_h, tuple(cache.offset for cache in (row.cache, row.shadow) if cache)
-        row.codes, row.tries, row.watch = [], 0, Watch(self.frame_rate_hz)
         row.piece_floor = row.frames + max(1, math.floor(pace.floor_s(words) * self.frame_rate_hz))
         row.piece_end = row.frames + min(room, cap_frames)
         self._draw([row], last_h)
-
-    def _read_piece(self, row: MisoRow, piece: str, frames: int) -> tuple[mx.array, int]:
-        """The backbone over the piece, after as much of what was spoken before as fits -> last_h, frames left.
-
-        What the cache holds is not read again: only the EOS frame that ends it, and the new text.
-        """
-        kept = self._fitting(row, piece, frames)
-        dropped = len(row.context) - len(kept)
-        row.dropped += dropped
-        row.context = kept
-        if row.codes and not dropped:  # the cache holds all of it, the piece spoken just now too
-            tokens, mask = self.prompt.follow(row.voices[-1], piece)
-        else:
-            row.cache, read = self._recall(row)
-            tokens, mask = self.prompt.build(row.past[read:], row.voices[-1], piece)
-        room = self.model.args.backbone.max_seq_len - row.cache.offset - len(tokens)
-        if room < 1:
-            raise RowFault(f"a sentence of {len(tokens)} tokens is more than the model can read")
-        last_h = self.read_rows(tokens, mask, row.cache)
-        if row.style.guidance != 1:
-            row.shadow = self.model.new_cache()
-            tokens, mask = self.prompt.build([], row.voices[-1], "")
-            silent_h = self.read_rows(tokens, mask, row.shadow)
-            last_h = mx.concatenate([last_h, silent_h])
-        return last_h, room
-
-    def _recall(self, row: MisoRow) -> tuple[KVCache, int]:
-        """A cache, and how many segments of the row's context it has read: of a voice always that, at least.
-
-        A voice is read by itself, whether or not it was there already: the samples are the same to the byte.
-        """
-        context = row.past
-        if not context or not (row.voice or row.say.dialogue):
-            return self.model.new_cache(), 0
-        named, chain = bool(row.say.voice and row.say.voice.name), digests(context)
-        count, cache = self.prefixes.find(chain, self.prompt.segment_length(row.voice) if named else 0)
-        if cache is not None:
-            return cache, count
-        if not row.voice:
-            return self.model.new_cache(), 0
-        reading = read_voice(self, row.voice)
-        while True:
-            try:
-                next(reading)
-            except StopIteration as end:
-                if named:
-                    self.prefixes.store(chain[0], end.value)
-                return KVCache.fork(end.value), 1
-
-    def _remember(self, row: MisoRow) -> None:
-        """What the row's cache holds is the past of what is said next in its dialogue, if the model takes so much."""
-        row.said.append(Segment(row.voices[-1], row.spoken[-1], segment_codes(row.codes, row.style.depth)))
-        context = [*row.past, row.said[-1]]
-        if len(context) > self.speech.segments or row.cache.offset >= self.model.args.backbone.max_seq_len:
-            return
-        self.read_rows(*self.prompt.audio_rows(row.said[-1].codes[:, :0]), row.cache)  # the EOS frame
-        kv = row.cache.packed()
-        mx.async_eval(kv)
-        row.kept = digests(context)[-1]
-        self.prefixes.add(row.kept, kv)
 
     def read_rows(self, tokens: np.ndarray, mask: np.ndarray, cache: KVCache) -> mx.array:
         parts = [tokens, mask]
         if tokens.min() < 0:  # frames of fewer codebooks
             parts = [np.maximum(tokens, 0), mask, tokens[:, :-1] >= 0]
         return self.model.read(self.model.embed_prompt(*map(mx.array, parts)), cache)
-
-    def _fitting(self, row: MisoRow, piece: str, frames: int) -> list[Segment]:
-        """The newest segments that leave room for the voice, the piece and its frames; whole ones only.
-
-        Those that stay are read anew where one must go: so a quarter of all goes at once, and then none for a while.
-        """
-        most, positions = self.speech.segments, self.model.args.backbone.max_seq_len
-        room = positions - frames - self.prompt.length([], row.voices[-1], piece)
-        if row.voice:
-            most, room = most - 1, room - self.prompt.segment_length(row.voice)
-        lengths = [self.prompt.segment_length(segment) for segment in row.context]
-        if len(lengths) > most or sum(lengths) > room:
-            most, room = most - most // 4, room - positions // 4
-        while lengths and (len(lengths) > most or sum(lengths) > room):
-            lengths.pop(0)
-        return row.context[len(row.context) - len(lengths) :]
 
     def _codes_of_silence(self) -> np.ndarray:
         """(K,), once the codec has forgotten that there was ever anything else."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from misod import text
 from misod.engine import Heard, RowFault, Say
+from misod.miso.cache import KVCache
 from misod.voices import MAX_SPOKEN_BYTES, Segment, Voice, digests
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 # At a time, of a clip that is heard or read: as much as takes about as long as one frame of speech takes to make.
 HEAR_FRAMES = 5
 READ_POSITIONS = 64
+PROMPT_POSITIONS = 256  # of a text and what was said before it: others' frames wait for one such step at a time
 
 
 def hear(engine: "MisoEngine", pcm: np.ndarray, words: str, speaker: int) -> Generator[None, None, Heard]:
@@ -49,16 +51,26 @@ def read_voice(engine: "MisoEngine", voice: Segment) -> Generator[None, None, mx
 
     In these steps always: a sum in other steps is another in its last bits, and would be other samples.
     """
-    tokens, mask = engine.prompt.context_rows([voice])
     cache = engine.model.new_cache()
-    for start in range(0, len(tokens), READ_POSITIONS):
-        here = slice(start, start + READ_POSITIONS)
-        mx.eval(engine.read_rows(tokens[here], mask[here], cache))
-        yield
+    yield from in_steps(engine, *engine.prompt.context_rows([voice]), cache, READ_POSITIONS)
+    yield
     kv = cache.packed()
     mx.eval(kv)
     engine.prefixes.add(digests([voice])[0], kv)
     return kv
+
+
+def in_steps(
+    engine: "MisoEngine", tokens: np.ndarray, mask: np.ndarray, cache: KVCache, positions: int = PROMPT_POSITIONS
+) -> Generator[None, None, mx.array]:
+    """The backbone over them, so many positions a step, the last of which is not waited for -> last_h (1, D)."""
+    for start in range(0, len(tokens), positions):
+        here = slice(start, start + positions)
+        last_h = engine.read_rows(tokens[here], mask[here], cache)
+        if start + positions < len(tokens):
+            mx.eval(last_h)
+            yield
+    return last_h
 
 
 def check_speaker(engine: "MisoEngine", speaker: int) -> None:

@@ -129,6 +129,15 @@ def test_three_at_once_are_heard_one_after_the_other_the_higher_priority_first(s
     assert all(line.count("waiting for the one who speaks") == 1 for line in said[1:])
 
 
+def test_events_of_speech_that_was_cut_end_with_the_error_and_tell_of_no_word_unheard(stage):
+    a = stage.begin("a", "--events", "last 60", frame_s=0.08, gated=True)
+    stage.plays("a")
+    assert stage.home.misoctl("hush").returncode == errors.OK
+    events = [json.loads(line) for line in ended(a, errors.FAILED)[0].splitlines()]
+    assert events[-1] == {"event": "error", "exit_code": 1, "message": "the speech ended early (hushed)"}
+    assert [each.get("word") for each in events].count("60") == 0 and "done" not in [each["event"] for each in events]
+
+
 def test_many_at_once_are_all_heard_and_never_two(stage):
     clients = [stage.begin(f"n{i}", f"last {3 + i}") for i in range(5)]
     for client in clients:

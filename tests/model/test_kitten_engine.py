@@ -148,6 +148,25 @@ def spent(engine: KittenEngine, say: Say) -> int:
     return row.batch._rows["length"].item() - len(row.ids)
 
 
+def test_what_goes_wrong_with_one_row_s_sound_ends_that_row_alone(kitten, monkeypatch):
+    sound = kitten.around.sound
+
+    def failing(voice, tokens, seed, decoder):
+        if seed > 100:
+            raise OSError("no space left on device")
+        return sound(voice, tokens, seed, decoder)
+
+    monkeypatch.setattr(kitten.around, "sound", failing)
+    live = {seed: kitten.prefill(Say(text="Yes!", seed=seed)) for seed in (100, 1)}
+    last = {}
+    while live:
+        for seed, chunk in zip([*live], kitten.step([*live.values()]), strict=True):
+            if isinstance(chunk, Fault) or chunk.end:
+                last[seed] = chunk
+                del live[seed]
+    assert last[100] == Fault("OSError: no space left on device") and isinstance(last[1], Chunk)
+
+
 def test_a_piece_that_comes_out_silent_is_drawn_anew_and_the_rest_as_it_would_have_been(kitten):
     around = kitten.around
     around.heard.clear()

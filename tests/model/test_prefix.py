@@ -17,7 +17,7 @@ from misod.miso.engine import MisoEngine
 from misod.miso.load import load_model
 from misod.miso.prefix import Prefixes
 from misod.miso.prompt import Prompt
-from misod.miso.recordings import HEAR_FRAMES, READ_POSITIONS
+from misod.miso.recordings import HEAR_FRAMES, PROMPT_POSITIONS, READ_POSITIONS
 from misod.voices import Segment, Voice
 from misod.weights.dims import MISO_8B, ModelArgs
 from misod.weights.models import bundled
@@ -553,3 +553,29 @@ def test_what_was_cut_is_not_remembered(nano):
         (chunk,) = nano.step([row])
         assert not isinstance(chunk, Fault)
     assert chunk.end == "cap" and not nano.prefixes._kept
+
+
+# ---- in company
+
+
+def test_what_is_long_to_read_is_read_between_the_frames_of_others(nano, read):
+    """A voice that the model has not read, and a text of many pieces: another's frame waits for a step at most."""
+    other = nano.prefill(Say(text="Somebody speaks on and on, and is not to be held up by others.", seed=2))
+    voice, words = (
+        imported(nano, seconds=20),
+        "The rain came down all night. It was cold. Nobody slept. Then it was day.",
+    )
+    del read[:]
+    row = nano.prefill(Say(text=words, seed=1, voice=voice, max_seconds=4.0))
+    steps, ended = [sum(read)], False
+    while not ended:
+        del read[:]
+        chunks = nano.step([other, row])
+        assert not any(isinstance(chunk, Fault) for chunk in chunks)
+        assert len(read) <= 1 and sum(read) <= PROMPT_POSITIONS  # for one of them
+        steps.append(sum(read))
+        ended = any(chunk.end for chunk in chunks)
+        assert chunks[0].end or other.reading or len(chunks[0].pcm) or other.held
+    assert steps[0] == READ_POSITIONS and sum(steps[:5]) > 3 * READ_POSITIONS
+    nano.release(other)
+    nano.release(row)

@@ -163,6 +163,8 @@ def test_a_rate_is_refused_by_name_with_what_does_it(misoctl):
         (("--follow", "--script", "x"), "--follow reads standard input"),
         (("--follow", "--when", "queue"), "--follow takes no turns"),
         (("--follow", "--resume"), "--follow takes no turns"),
+        (("--follow", "--when", "drop"), "--follow takes no turns"),
+        (("--follow", "--app", "x"), "--follow takes no turns"),
         (("--events", "--json", "hi"), "give one of them"),
         (("--events", "-o", "-", "hi"), "--events and the speech"),
         (("--no-wait", "--json", "hi"), "--no-wait tells nothing"),
@@ -174,6 +176,12 @@ def test_a_rate_is_refused_by_name_with_what_does_it(misoctl):
 )
 def test_what_does_not_go_together_is_exit_2(misoctl, arguments, said):
     assert said in usage(say(misoctl, *arguments))
+
+
+def test_follow_reads_no_other_file_where_standard_input_is_closed(home):
+    command = ["sh", "-c", f"{sys.executable} -m misoctl say --no-start --follow <&-"]
+    done = subprocess.run(command, env=environ_of(home), capture_output=True, timeout=30, check=False)
+    assert "which is closed" in usage(done)
 
 
 @pytest.mark.parametrize("arguments", [("--loud", "hi"), ("-5",), ("hi", "--speed=2")])

@@ -1,12 +1,14 @@
 """What a client does with the floor: how far it was heard, where it goes on, how long it holds, what it says last."""
 
 import json
+import signal
 import struct
 import time
 
 import pytest
 
 from misoctl import floor
+from misoctl.cli import Stopped, _stop_on_signals
 from misoctl.floor import Cut, Floor, Heard, Watch
 from protocol import errors
 from protocol import messages as m
@@ -132,6 +134,33 @@ def test_what_is_known_of_the_length_is_the_last_frame_s_end():
     assert made.ends_s is None
     made.came(done())
     assert made.ends_s == pytest.approx(time.monotonic() + 1.5, abs=1)
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    """Of who has the floor, without its thread; it is told by `_why` and a signal."""
+    monkeypatch.setattr(Watch, "start", lambda self: None)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before[signal.SIGUSR1] = signal.getsignal(signal.SIGUSR1)
+    yield Watch(Taken(), 1)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_cut_is_raised_once_and_not_of_a_stranger_s_signal(watch):
+    signal.raise_signal(signal.SIGUSR1)
+    watch._why = "cut"
+    with pytest.raises(Cut):
+        signal.raise_signal(signal.SIGUSR1)
+    signal.raise_signal(signal.SIGUSR1)
+
+
+def test_who_was_stopped_is_not_cut_while_it_cleans_up(watch):
+    _stop_on_signals()
+    watch._why = "paused"
+    with pytest.raises(Stopped):
+        signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGUSR1)
 
 
 def done() -> m.Done:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from misoctl.formats import ENCODED, EncodedStream, Encoder, Tail, format_of, open_output
+from misoctl.formats import ENCODED, HELD, EncodedStream, Encoder, Tail, _signals_held, format_of, open_output
 from misoctl.options import FORMATS
 from protocol import errors
 from protocol.errors import Failure
@@ -65,9 +65,11 @@ def test_a_file_holds_what_was_written_however_it_ended(tmp_path, kind, whole):
 def test_a_stream_can_be_decoded_though_nothing_was_patched(tmp_path, kind):
     pcm, fifo = speech(), tmp_path / f"fifo.{kind}"
     os.mkfifo(fifo)
-    reader = subprocess.Popen(["cat", fifo], stdout=subprocess.PIPE)
-    write(open_output(str(fifo), kind), pcm)
-    back, sound = decoded(reader.communicate(timeout=20)[0], len(pcm))
+    with open(tmp_path / "read", "wb") as read:  # a pipe would hold 64 KB of it, and then all would wait
+        reader = subprocess.Popen(["cat", fifo], stdout=read)
+        write(open_output(str(fifo), kind), pcm)
+        reader.wait(timeout=20)
+    back, sound = decoded((tmp_path / "read").read_bytes(), len(pcm))
     assert (sound.samplerate, sound.subtype) == (RATE, SUBTYPES[kind])
     spare = 2400 if kind == "mp3" else 0  # the encoder's delay, which only a patched head could tell
     assert 0 <= len(back) - len(pcm) <= spare
@@ -153,6 +155,20 @@ def killed(write, arguments, seen: list) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     write(*arguments)
     assert not seen
+
+
+def test_of_what_waited_for_the_encoder_ctrl_c_goes_before_the_floor_s_word():
+    seen = []
+    handlers = {number: signal.signal(number, lambda number, _frame: seen.append(number)) for number in HELD}
+    try:
+        with _signals_held():
+            for number in reversed(HELD):
+                signal.raise_signal(number)
+            assert not seen
+        assert seen == list(HELD) and seen[-1] == signal.SIGUSR1
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 NAMED = [("-", "wav"), ("a", "wav"), ("/dev/null", "wav"), ("a.WAV", "wav"), ("a.wave", "wav"), (".flac", "wav")]

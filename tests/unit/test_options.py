@@ -4,9 +4,10 @@ import pytest
 
 from misod.dialogues import Dialogue
 from misod.engine import RowFault, Say
-from misod.options import KITTENS, ONLY, check, own
+from misod.options import ONLY, check, own
 from misod.style import FIELDS
 from protocol import messages as m
+from protocol.messages import KITTENS
 
 KITTEN = [Say(text="Hello.", seed=1, options={name: 1}) for name in KITTENS]
 MISO = [

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from array import array
@@ -16,6 +17,7 @@ import pytest
 
 from misoctl import player
 from misoctl.cli import Stopped
+from misoctl.playing.program import Program
 from misoctl.sink import wav_header
 from protocol import errors
 from protocol.errors import Failure
@@ -278,6 +280,21 @@ def test_an_afplay_that_fails_is_one_line(programs):
     assert caught.value.exit_code == errors.IO_ERROR
 
 
+def test_without_a_place_for_its_files_nothing_is_played_and_that_is_told(programs, tmp_path, monkeypatch):
+    programs("afplay")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(Failure) as caught:
+        play(PCM)
+    assert caught.value.exit_code == errors.IO_ERROR and "No such file" in str(caught.value)
+
+
+def test_a_fault_of_the_thread_that_plays_is_raised_where_it_is_seen(programs, monkeypatch):
+    programs("aplay")
+    monkeypatch.setattr(Program, "write", lambda self, pcm: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        play(PCM)
+
+
 def test_afplay_is_not_started_when_the_speech_was_stopped(programs, tmp_path):
     programs("afplay", 'Path(here, "started").touch()')
     sink = player.open_player()
@@ -369,7 +386,7 @@ def test_a_signal_while_the_rest_plays_kills_the_player(programs, tmp_path, name
     from misoctl.playing.options import Play
 
     programs(name, STUBBORN)
-    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)}
     _stop_on_signals()
     code = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
     code += f"os.kill({os.getpid()}, {number:d})"

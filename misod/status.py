@@ -1,0 +1,56 @@
+"""What the daemon says of itself: the answer to `status`, and to what changes its model."""
+
+import os
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import misod
+from misod import runtime
+from misod.receipt import fit
+from protocol import messages as m
+
+if TYPE_CHECKING:
+    from misod.server import Server
+
+
+def status(server: "Server", request: int, state: str) -> m.Status:
+    settings, worker = server.settings, server.worker
+    _, speaking, parked = worker.counts
+    return m.Status(
+        id=request,
+        state=state,
+        detail=fit(server.detail),
+        version=misod.__version__,
+        pid=os.getpid(),
+        uptime_s=time.monotonic() - server.started_s,
+        keep_alive_s=worker.keep_alive_s,
+        queued=sum(not session.admitted for session in server.sessions.values()),
+        speaking=speaking,
+        parked=parked,
+        requests=server.requests,
+        frames=server.frames,
+        spoken_s=server.spoken_s,
+        drain_s=settings.drain_s,
+        voices=len(server.library.store.names()),
+        sessions=len(server.library.dialogues),
+        socket=fit(str(server.paths.socket)),
+        log=fit(str(server.paths.log), 4096),
+        **_model(server),
+        rss_bytes=runtime.resident_bytes(),
+        prefix_limit_bytes=int(settings.prefix_gb * 1e9),
+        **asdict(worker.memory),
+    )
+
+
+def _model(server: "Server") -> dict:
+    ready, settings = server.ready, server.settings
+    return {
+        "engine": fit(ready.info.engine if ready else "", 64),
+        "model": fit(ready.info.model if ready else settings.model, 256),
+        "digest": fit(ready.info.digest if ready else "", 128),
+        "backend": fit(ready.info.backend if ready else "", 64),
+        "sample_rate": ready.sample_rate if ready else 0,
+        "load_s": ready.load_s if ready else 0.0,
+        "max_rows": ready.max_rows if ready else settings.max_rows,
+    }
