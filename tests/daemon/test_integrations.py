@@ -137,7 +137,7 @@ class Terminal:
         os.write(self.keys, keys.encode())
 
     def shows(self, words: str) -> None:
-        until(lambda: words.encode() in self.shown, f"{words!r} on the terminal: {self.shown[-500:]!r}")
+        until(lambda: words.encode() in self.shown, f"{words!r} on the terminal: {self.shown[-500:]!r}", hang_s=60)
 
     def close(self) -> None:
         self.process.kill()
