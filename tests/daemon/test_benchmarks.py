@@ -10,7 +10,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 WHOLE = [
     pytest.param("ttfa", ["--words", "1"], {"1 words"}, id="ttfa"),
-    pytest.param("client", [], {"the daemon", "misoctl say", "Python", "connect and hello"}, id="client"),
+    pytest.param(
+        "client", [], {"the daemon", "misoctl say", "Python", "connect and hello"}, id="client", marks=pytest.mark.slow
+    ),
     pytest.param("batch", ["--rows", "2", "--seconds", "0.5"], {"2 rows"}, id="batch", marks=pytest.mark.slow),
     pytest.param("load", [], {"load, ms", "at most, MB"}, id="load", marks=pytest.mark.slow),
 ]

@@ -3,6 +3,7 @@
 import struct
 from itertools import pairwise
 
+import pytest
 from harness import Raw, frames_of
 
 from protocol import messages as m
@@ -52,6 +53,7 @@ def test_each_turn_of_a_script_begins_a_piece(nano):
     assert [text[c:d] for x in got if isinstance(x, m.Piece) for _, _, c, d in spans_of(x)][-1] == "day."
 
 
+@pytest.mark.slow
 def test_parts_of_a_long_sentence_are_of_one_sentence(nano):
     long = "It is a " + "very " * 62 + "long way. And back."
     with Raw(nano) as raw:

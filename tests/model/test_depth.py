@@ -56,6 +56,7 @@ def test_no_more_codebooks_are_asked_for_than_the_deepest_row_needs(nano, depth,
     assert asked == list(range(depth))
 
 
+@pytest.mark.slow
 def test_rows_of_all_depths_speak_in_company_as_they_do_alone(nano):
     depths = [4, None, 9, K]
     together = run(nano, depths)

@@ -145,7 +145,9 @@ def test_silence_that_comes_again_and_again_ends_the_speech_with_its_name(nano, 
     assert_untouched(beside, undisturbed, min(len(pcm), len(undisturbed[0])))
 
 
-@pytest.mark.parametrize("tries", [1, MAX_TRIES, MAX_TRIES + 1])
+@pytest.mark.parametrize(
+    "tries", [1, *(pytest.param(tries, marks=pytest.mark.slow) for tries in (MAX_TRIES, MAX_TRIES + 1))]
+)
 def test_a_frame_that_repeats_is_drawn_anew_so_often_and_then_told(nano, rig, undisturbed, tries):
     rig.force(loudest_frame(nano), lambda row: len(row.codes) >= 6 and row.tries < tries)
     victim, last, pcm, beside = both(nano)

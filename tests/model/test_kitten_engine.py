@@ -167,6 +167,7 @@ def test_what_goes_wrong_with_one_row_s_sound_ends_that_row_alone(kitten, monkey
     assert last[100] == Fault("OSError: no space left on device") and isinstance(last[1], Chunk)
 
 
+@pytest.mark.slow
 def test_a_piece_that_comes_out_silent_is_drawn_anew_and_the_rest_as_it_would_have_been(kitten):
     around = kitten.around
     around.heard.clear()

@@ -528,6 +528,7 @@ def test_nano_follows_one_segment_and_the_dialogue_keeps_no_more(nano):
     assert [segment.text for segment in dialogue.segments] == ["Two.", "Three."]
 
 
+@pytest.mark.slow
 def test_a_full_context_drops_a_quarter_at_once_and_the_next_finds_what_stayed(nano, read, monkeypatch):
     monkeypatch.setattr(nano, "speech", replace(nano.speech, segments=8))
     dialogue, dropped = Dialogue("chat"), []
