@@ -430,6 +430,7 @@ def test_tmux(booth, terminal, stranger):
 # ---- a coding agent
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     "when" not in {p.name for p in cli.commands["say"].params}, reason="no speech floor in this misoctl"
 )

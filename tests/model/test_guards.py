@@ -136,6 +136,7 @@ def test_a_start_that_stays_silent_is_drawn_anew_and_spoken(nano, rig, undisturb
     assert_untouched(beside, undisturbed, min(len(pcm), len(undisturbed[0])))
 
 
+@pytest.mark.slow
 def test_silence_that_comes_again_and_again_ends_the_speech_with_its_name(nano, rig, undisturbed):
     silence = silent_frame(nano)
     rig.force(silence, lambda row: len(row.codes) >= 8)

@@ -53,6 +53,7 @@ def speak(engine: KittenEngine, *says: Say) -> list[tuple[np.ndarray, str]]:
     return [(np.concatenate(parts), end) for parts, end in zip(pcm, ends, strict=True)]
 
 
+@pytest.mark.slow
 def test_a_long_text_with_tags_is_spoken_piece_by_piece_to_its_end(kitten):
     assert len(LONG) > 500
     kitten.around.heard.clear()
@@ -119,6 +120,7 @@ def test_no_step_reads_more_of_a_prompt_than_a_layer_of_so_many_positions(kitten
     assert steps == 2 * (-(-len(past.ids) // 20) + -(-piece // 20)) + 1
 
 
+@pytest.mark.slow
 def test_a_request_chooses_what_its_model_would(kitten):
     asked = {"repetition_penalty": 1.5, "repetition_window": 7, "run_penalty": 2.0, "run_grace": 3}
     row = kitten.prefill(Say(text="Yes!", seed=1, options=asked, sampling={"temperature": 0.3}))
