@@ -22,9 +22,6 @@ from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 
-import misod.kitten  # noqa: F401 -- before mlx: on Linux it brings a fast BLAS
-
-# isort: split
 import mlx.core as mx
 import numpy as np
 

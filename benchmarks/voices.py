@@ -18,13 +18,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import mlx.core as mx
 import numpy as np
 import zmq
-
-import misod.miso  # noqa: F401 -- before mlx: on Linux it brings a fast BLAS
-
-# isort: split
-import mlx.core as mx
 
 from misod.engine import PrefixRoom, Say, open_engine
 from misod.miso.cache import KVCache

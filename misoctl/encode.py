@@ -11,6 +11,14 @@ PAGE_MS = 80.0  # of Ogg, a frame: libsndfile would gather a second
 SET_OGG_PAGE_LATENCY_MS = 0x1302  # of libsndfile's sndfile.h; soundfile has no name for it
 
 
+ENCODED = {  # libsndfile's names of container and codec
+    "flac": ("FLAC", "PCM_16"),
+    "ogg": ("OGG", "VORBIS"),
+    "opus": ("OGG", "OPUS"),
+    "mp3": ("MP3", "MPEG_LAYER_III"),
+}
+
+
 @dataclass(frozen=True)
 class Format:
     """`container`, `codec` and `options` as soundfile calls them; without them the samples go out as they are."""
@@ -22,12 +30,12 @@ class Format:
 
 
 # MP3 at a constant 96 kbit/s: of a stream with a varying rate no player knows the length. Opus at about 60.
-MP3 = Format("audio/mpeg", "MP3", "MPEG_LAYER_III", {"compression_level": 0.4, "bitrate_mode": "CONSTANT"})
-OPUS = Format("audio/ogg", "OGG", "OPUS", {"compression_level": 0.8})
+MP3 = Format("audio/mpeg", *ENCODED["mp3"], {"compression_level": 0.4, "bitrate_mode": "CONSTANT"})
+OPUS = Format("audio/ogg", *ENCODED["opus"], {"compression_level": 0.8})
 FORMATS = {
     "mp3": MP3,
     "opus": OPUS,
-    "flac": Format("audio/flac", "FLAC", "PCM_16"),
+    "flac": Format("audio/flac", *ENCODED["flac"]),
     "wav": Format("audio/wav"),
     "pcm": Format("audio/pcm"),
 }

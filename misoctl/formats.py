@@ -10,17 +10,11 @@ from functools import partial
 from pathlib import Path
 
 from misoctl import sink
-from misoctl.encode import Tail
+from misoctl.encode import ENCODED, Tail
 from misoctl.options import FORMATS
 from protocol import errors
 from protocol.errors import Failure
 
-ENCODED = {  # libsndfile's names
-    "flac": ("FLAC", "PCM_16"),
-    "ogg": ("OGG", "VORBIS"),
-    "opus": ("OGG", "OPUS"),
-    "mp3": ("MP3", "MPEG_LAYER_III"),
-}
 HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # the last is the floor's: see Watch there
 SUFFIXES = {f".{name}": name for name in FORMATS} | {".wave": "wav", ".oga": "ogg", ".pcm": "raw"}
 

@@ -227,3 +227,17 @@ def product(
         return kernel(inputs=[x, *fixed, *residual], output_shapes=shapes, output_dtypes=[mx.bfloat16], **launch)[0]
 
     return run
+
+
+def layer_products(layers: tuple, before: tuple[mx.array, float], between: tuple[mx.array, float]) -> tuple | None:
+    """Of a decoder layer's four matrices, its norms' gains and epsilons: norm, q, k and v; output and sum; norm, gate
+    and up; down and sum. None where these are not served here."""
+    if not is_here() or not all(packed := [Packed.of(layer) for layer in layers]):
+        return None
+    qkv, output, gate_up, down = packed
+    return (
+        product(qkv, norm=before),
+        product(output, added=True),
+        product(gate_up, norm=between, gated=True),
+        product(down, added=True),
+    )

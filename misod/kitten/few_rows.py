@@ -5,7 +5,6 @@ from collections.abc import Callable
 import mlx.core as mx
 
 from misod import cuda
-from misod.cuda import Packed, product
 from misod.kitten.cache import Cache
 
 LayerStep = Callable[[mx.array, int, Cache], mx.array]  # (x (B, D), layer, cache) -> (B, D)
@@ -15,11 +14,10 @@ def step_of(layer) -> LayerStep | None:
     """The layer of misod.kitten.model for one position of at most cuda.MAX_ROWS rows; None: not here."""
     attention, mlp = layer.self_attn, layer.mlp
     parts = attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj
-    if not cuda.is_here() or not all(packed := [Packed.of(part) for part in parts]):
+    norms = ((norm.weight, norm.eps) for norm in (layer.input_layernorm, layer.post_attention_layernorm))
+    if not (launches := cuda.layer_products(parts, *norms)):
         return None
-    before, between = ((norm.weight, norm.eps) for norm in (layer.input_layernorm, layer.post_attention_layernorm))
-    qkv, add_output = product(packed[0], norm=before), product(packed[1], added=True)
-    gate_up, add_down = product(packed[2], norm=between, gated=True), product(packed[3], added=True)
+    qkv, add_output, gate_up, add_down = launches
 
     def step(x: mx.array, number: int, cache: Cache) -> mx.array:
         y = attention.attend(qkv(x)[:, None], number, cache)  # (B, 1, H d)

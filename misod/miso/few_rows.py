@@ -94,19 +94,10 @@ def depth_attention(heads: int, kv_heads: int, head_dim: int, theta: mx.array) -
     return run
 
 
-def products(layer) -> tuple[Callable, Callable, Callable, Callable] | None:
-    """Of a layer of misod.miso.model, prepared: norm, q, k and v; output and sum; norm, gate and up; down and sum."""
+def products(layer) -> tuple | None:
+    """cuda.layer_products of a layer of misod.miso.model, prepared."""
     parts = layer.attn.get("qkv_proj"), layer.attn.output_proj, layer.mlp.get("w13"), layer.mlp.w2
-    if not cuda.is_here() or not all(packed := [Packed.of(part) for part in parts]):
-        return None
-    before, between = ((norm.scale, norm.eps) for norm in (layer.sa_norm, layer.mlp_norm))
-    qkv, output, gate_up, down = packed
-    return (
-        product(qkv, norm=before),
-        product(output, added=True),
-        product(gate_up, norm=between, gated=True),
-        product(down, added=True),
-    )
+    return cuda.layer_products(parts, *((norm.scale, norm.eps) for norm in (layer.sa_norm, layer.mlp_norm)))
 
 
 def step_of(layer) -> Callable | None:
