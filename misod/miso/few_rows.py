@@ -10,7 +10,8 @@ import mlx.core as mx
 from misod import cuda
 from misod.cuda import Packed, constants, product
 
-MAX_POSITIONS = 32  # of the depth decoder: a lane each
+LANES = 32  # of a warp: each has as many of a head's numbers
+MAX_POSITIONS = LANES  # of the depth decoder: a lane each
 
 # One position of the depth decoder: q and k are turned to position P, what was before is in `past` (B, HKV, 2, P, D),
 # and `kept` is that with this position. A block for each row and head of k and v, a warp for each head of q.
@@ -126,7 +127,7 @@ class Depth:
         decoder, heads, args = model.decoder, model.audio_head, model.args.decoder
         layers = [products(layer) for layer in decoder.layers]
         before = [Packed.of(layer) for layer in (model.projection, model.codebook0_head)]
-        few = model.args.audio_num_codebooks <= MAX_POSITIONS
+        few = model.args.audio_num_codebooks <= MAX_POSITIONS and args.head_dim % LANES == 0
         if not (few and all((*layers, *before)) and Packed.fit(heads)):
             return None
         rest = [Packed(*matrix, heads.bits, heads.group_size) for matrix in heads.matrices()]
