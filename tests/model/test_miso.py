@@ -14,10 +14,10 @@ from misod.miso.model import Model, Rope, rope_theta
 from misod.miso.prompt import Prompt, Segment
 from misod.miso.sampling import Sampler, Settings, draw_noise
 from misod.weights.dims import ModelArgs, TransformerArgs
+from tests.model.miso_fixture import BF16, make_bf16
 
 FIXTURES = Path(__file__).parent / "fixtures"
 TINY = FIXTURES / "miso_tiny" / "v99_fp32"
-BF16 = FIXTURES / "miso_tiny" / "v2051_bf16"
 LOGITS_ATOL, LAST_H_ATOL = 3e-4, 5e-5  # the reference itself, fp64 against fp32: 1.1e-4 and 1.3e-5
 
 
@@ -101,9 +101,10 @@ def test_the_end_is_a_frame_of_zeros_and_comes_when_the_references_does():
     assert not steps[-1][2].any() and all(codes.any() for *_, codes in steps[:-1])
 
 
-def test_a_bf16_checkpoint_computed_in_fp32_is_the_references():
+def test_a_bf16_checkpoint_computed_in_fp32_is_the_references(tmp_path):
+    model = load(make_bf16(tmp_path / "source"))
     want = golden(BF16, "golden")
-    for f, (last_h, logits, codes) in enumerate(speak(load(BF16), want, len(want["frames"]))):
+    for f, (last_h, logits, codes) in enumerate(speak(model, want, len(want["frames"]))):
         np.testing.assert_allclose(last_h, want["last_h"][f], rtol=0, atol=LAST_H_ATOL)
         np.testing.assert_allclose(logits[0], want["c0_logits"][f], rtol=0, atol=LOGITS_ATOL)
         np.testing.assert_array_equal(codes, want["frames"][f])

@@ -12,7 +12,8 @@ from misod.miso.mimi import load_mimi
 from misod.weights.convert import Parts, convert
 from misod.weights.dims import MISO_8B, ModelArgs, expected_shapes
 from misod.weights.layout import BOS, EOS, interleave, mimi_sources, read_args, reference_name, templated
-from tests.weights.conftest import FIXTURES, MIMI, TINY, TINY_BF16, mlx_audio_config, mlx_audio_name, write_mlx_audio
+from tests.model.miso_fixture import BF16, make_bf16
+from tests.weights.conftest import FIXTURES, MIMI, TINY, mlx_audio_config, mlx_audio_name, write_mlx_audio
 
 ORIGIN = {"repo": "fixture", "revision": None, "licence": None}
 
@@ -36,13 +37,14 @@ def test_mlx_audios_names_are_the_references_and_the_references_are_their_own():
 @pytest.mark.parametrize("spelling", ["reference", "mlx-audio", "ours"])
 def test_each_spelling_gives_the_references_logits_and_frames(tmp_path, models, tokenizer, spelling):
     """The golden is the reference's, in fp32, on these bf16 weights; rows of q and k in another order are far off."""
-    source = TINY_BF16 if spelling != "mlx-audio" else write_mlx_audio(TINY_BF16, tmp_path / "audio")
+    source = make_bf16(tmp_path / "source")
+    source = source if spelling != "mlx-audio" else write_mlx_audio(source, tmp_path / "audio")
     folder = made(Parts(source, MIMI / "model.safetensors", tokenizer), models)
     if spelling == "ours":
         folder = made(Parts(folder, folder / "codec" / "model.safetensors", folder / "tokenizer.json"), models)
     args, _, quantization = read_config(folder / "config.json")
     model = load_model([folder / "model.safetensors"], args, quantization)
-    with np.load(TINY_BF16 / "golden.npz", allow_pickle=False) as want:
+    with np.load(BF16 / "golden.npz", allow_pickle=False) as want:
         tokens, mask = mx.array(want["prompt_tokens"].astype(np.int32)), mx.array(want["prompt_mask"])
         cache, x = model.new_cache(), model.embed_prompt(tokens, mask)
         for f, frame in enumerate(want["frames"]):
