@@ -12,7 +12,7 @@ from misod.miso.engine import MAX_TRIES, TAIL_FRAMES, MisoEngine, MisoRow
 from misod.weights.models import bundled
 
 FRAME = 1920
-VICTIM, BESIDE = "Please call me on Monday.", "The kettle is on, and the door is open for all of you."
+VICTIM, BESIDE = "Please call me.", "The kettle is on, come in."
 Bend = Callable[[MisoRow, int, mx.array], mx.array]  # (row, codebook, its logits (1, V)) -> logits
 
 
@@ -108,7 +108,7 @@ def loudest_frame(nano: MisoEngine) -> np.ndarray:
     return spoken.codes[np.square(spoken.pcm).mean(axis=1).argmax()]
 
 
-@pytest.mark.parametrize("first", [0, 1, 2])
+@pytest.mark.parametrize("first", [0, 2])
 def test_an_end_that_nearly_wins_at_the_start_does_not_cut_the_speech(nano, rig, undisturbed, first):
     rig.force(np.zeros(nano.model.args.audio_num_codebooks, int), lambda row: row.frames <= first)
     victim, last, pcm, beside = both(nano)

@@ -26,8 +26,7 @@ def nano() -> MisoEngine:
 @pytest.fixture(scope="module")
 def spoken(nano) -> dict[int, list[tuple[np.ndarray, np.ndarray]]]:
     """By speaker, of two texts at the defaults and one at 0.9: codes (T, K) and their sound (T, FRAME)."""
-    texts = [("The quick brown fox jumps over the lazy dog.", {}), ("Wait, what? No... I am here, quite well.", {})]
-    texts.append(("Breakfast buns are fine with a hot drink.", {"temperature": 0.9}))
+    texts = [("A fox and a lazy dog.", {}), ("Wait, what? I am here.", {}), ("Buns are fine.", {"temperature": 0.9})]
     return {
         speaker: [frames(nano, Say(text, seed=4, speaker=speaker, sampling=sampling)) for text, sampling in texts]
         for speaker in (0, 1)

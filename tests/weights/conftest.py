@@ -16,11 +16,11 @@ from misod.weights.convert import Parts
 from misod.weights.dims import ModelArgs, TransformerArgs
 
 FIXTURES = Path(__file__).parents[1] / "model" / "fixtures"
-TINY, TINY_BF16 = FIXTURES / "miso_tiny" / "v99_fp32", FIXTURES / "miso_tiny" / "v2051_bf16"
+TINY = FIXTURES / "miso_tiny" / "v99_fp32"
 MIMI = FIXTURES / "mimi_tiny"
-MIDDLING = ModelArgs(  # 100 million weights, the true proportions of table and embeddings
+MIDDLING = ModelArgs(  # 100 million weights; the table of depth inputs, scalar work on a CPU, is narrow
     backbone=TransformerArgs(num_layers=2, num_heads=16, num_kv_heads=4, embed_dim=2048, intermediate_dim=4096),
-    decoder=TransformerArgs(num_layers=2, num_heads=12, num_kv_heads=3, embed_dim=768, intermediate_dim=2048),
+    decoder=TransformerArgs(num_layers=2, num_heads=3, num_kv_heads=1, embed_dim=192, intermediate_dim=512),
     text_vocab_size=4096,
     audio_vocab_size=515,
     audio_num_codebooks=16,
