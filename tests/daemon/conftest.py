@@ -1,1 +1,1 @@
-from harness import fake, home, nano  # noqa: F401
+from harness import fake, home, nano, shared_fake  # noqa: F401

@@ -213,6 +213,15 @@ def fake(home):
 
 
 @pytest.fixture(scope="module")
+def shared_fake():
+    """A home in which the daemon with the fake engine runs, one for all tests of a file."""
+    home = Home()
+    home.daemon = home.fake()
+    yield home
+    home.close()
+
+
+@pytest.fixture(scope="module")
 def nano():
     """A home in which the real daemon with the bundled model runs, one for all tests of a file."""
     home = Home()

@@ -1,4 +1,5 @@
-"""docs/integrations against the real daemon: each speaks what it is given, to the letter, and stops its own alone.
+"""docs/integrations against the real daemon, around the fake engine: each speaks what it is given, to the letter, and
+stops its own alone.
 
 The player is ours: a program named ffplay that logs what it gets. A program that is not installed has its test skipped.
 """
@@ -93,8 +94,8 @@ class Booth:
 
 
 @pytest.fixture
-def booth(nano, tmp_path):
-    booth = Booth(nano, tmp_path)
+def booth(shared_fake, tmp_path):
+    booth = Booth(shared_fake, tmp_path)
     yield booth
     (tmp_path / "hold").unlink(missing_ok=True)
 
@@ -472,7 +473,7 @@ def test_each_pipeline_of_the_page_makes_its_file(booth):
         made = re.search(r"\S+\.(mp3|opus|flac|wav)", line)[0]
         asked = ["ffprobe", "-v", "error", "-of", "csv=p=0", "-show_entries", "format=duration", booth.path / made]
         seconds = float(booth.run(*asked).stdout)
-        assert 0.2 < seconds < 20, line
+        assert 0.1 < seconds < 20, line
 
 
 def test_the_index_names_every_file():
