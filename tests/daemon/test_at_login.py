@@ -105,6 +105,7 @@ def test_an_older_file_is_told_and_renewed(login):
     login.misoctl("service", "uninstall")
 
 
+@pytest.mark.parametrize("login", ["systemctl"], indirect=True)  # said by both from one place
 def test_variables_of_the_shell_are_told_to_stay_behind(login):
     """ollama/ollama#1501: a daemon never sees them."""
     said = login.misoctl("service", "install", MISO_MAX_ROWS="3").stderr

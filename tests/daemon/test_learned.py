@@ -17,8 +17,8 @@ from harness import until
 from protocol import errors
 
 WAVS = Path(__file__).parents[1] / "unit" / "fixtures" / "wavs"
-WORDS = "The kettle is on, come in."
-TEXT = "Sit down by the fire."
+WORDS = "The kettle is on."
+TEXT = "Sit down."
 WHISPER = """
 class WhisperModel:
     def __init__(self, model, **options):
@@ -77,10 +77,13 @@ def clips(nano) -> list[Path]:
 
 @pytest.fixture
 def anna(nano, clips):
-    """The home, with a voice anna and no other."""
-    for name in known(nano):
-        run(nano, "forget", name)
-    learn(nano, "anna", clips[0], "--text", WORDS, "--licence", "mine")
+    """The home, with a voice anna and no other: the one that the last test left, or made anew."""
+    kept = {path.name: path.read_bytes() for path in (nano.path / "voices").glob("*") if path.is_file()}
+    if not kept or kept != getattr(nano, "kept", None):
+        for name in known(nano):
+            run(nano, "forget", name)
+        learn(nano, "anna", clips[0], "--text", WORDS, "--licence", "mine")
+        nano.kept = {path.name: path.read_bytes() for path in (nano.path / "voices").glob("*") if path.is_file()}
     return nano
 
 
@@ -164,7 +167,7 @@ def test_ctrl_c_while_it_learns_learns_nothing(home):
     soundfile.write(home.path / "long.wav", sound, 24_000)
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     child = home.misoctl_process(
-        "learn", "anna", str(home.path / "long.wav"), "--text", WORDS * 5, "--i-have-permission", **options
+        "learn", "anna", str(home.path / "long.wav"), "--text", WORDS * 9, "--i-have-permission", **options
     )
     until(lambda: home.trace.exists() and home.traced("hear"), "it to be heard")
     child.send_signal(signal.SIGINT)
@@ -295,7 +298,7 @@ def test_a_voices_words_cannot_command_a_terminal(anna, clips):
 def test_every_form_of_a_recording_is_the_voice_of_its_plain_form(anna):
     """Where the samples are the same, the codes are."""
     digests = set()
-    for name in ("24k_mono_pcm16", "extensible_pcm16", "ffmpeg_list_chunk_before_data", "odd_junk_chunk_before_data"):
+    for name in ("24k_mono_pcm16", "odd_junk_chunk_before_data"):
         learn(anna, "form", WAVS / f"ok_{name}.wav", "--text", "hm", "--replace")
         digests.add(shown(anna, "form")["digest"])
     learn(anna, "form", WAVS / "edge_streaming_sizes_ffffffff.wav", "--text", "hm", "--replace")
@@ -304,12 +307,12 @@ def test_every_form_of_a_recording_is_the_voice_of_its_plain_form(anna):
 
 def test_a_recording_that_cannot_be_used_leaves_the_voice_as_it_was(anna):
     before = shown(anna, "anna")
-    for path in WAVS.glob("bad_*"):
+    for path in (WAVS / "bad_nan_float.wav", WAVS / "bad_truncated_data.wav"):  # each other: test_voicefile.py
         fails(anna, errors.BAD_DATA, "learn", "anna", str(path), "--i-have-permission", "--text", "a", "--replace")
     assert shown(anna, "anna") == before and list(known(anna)) == ["anna"]
 
 
-@pytest.mark.parametrize("text", ["hm", "The kettle is on, come in. " * 20])
+@pytest.mark.parametrize("text", ["hm", "The kettle is on. " * 30])
 def test_words_that_cannot_be_those_of_the_recording_are_told(anna, clips, text):
     assert "Speech has 4 to 30 a second" in learn(anna, "anna", clips[0], "--text", text, "--replace").stderr
     assert "Speech has" not in learn(anna, "anna", clips[0], "--text", WORDS, "--replace").stderr

@@ -20,7 +20,7 @@ from harness import MISOCTL, Raw, lives, until
 
 from protocol import errors
 
-TEXT = "It cost **12** pounds. Nobody knew why, and nobody asked."
+TEXT = "It cost **12** pounds. Nobody asked."
 APLAY = f"""#!{sys.executable}
 import os, sys, time
 log = open(os.environ["PLAYED"], "a", buffering=1)
@@ -77,7 +77,7 @@ def test_a_reader_of_events_that_goes_away_ends_the_speech(nano, tmp_path):
 @pytest.mark.parametrize("kind", ["flac", "opus"])
 def test_each_sentence_has_a_file_and_together_they_are_the_whole(nano, tmp_path, kind):
     parts, whole = tmp_path / "parts", tmp_path / f"whole.{kind}"
-    done = nano.misoctl("say", "-o", str(whole), "--split-sentences", str(parts), "One here. Two there! Three?")
+    done = nano.misoctl("say", "-o", str(whole), "--split-sentences", str(parts), "One. Two! Three?")
     assert done.returncode == errors.OK, done.stderr
     names = sorted(path.name for path in parts.iterdir())
     assert names == [f"000{n}.{kind}" for n in (1, 2, 3)]
@@ -202,15 +202,15 @@ def screen_of(said: str) -> list[str]:
 def test_highlight_marks_each_word_and_leaves_the_text(nano, tmp_path):
     said = at_terminal(nano.env, 24, "--highlight", "-q", "-o", str(tmp_path / "a.wav"), TEXT)
     marked = re.findall(r"\x1b\[7m(.*?)\x1b\[27m", said)
-    assert marked == ["It", "cost", "12", "pounds.", "Nobody", "knew", "why,", "and", "nobody", "asked."]
+    assert marked == ["It", "cost", "12", "pounds.", "Nobody", "asked."]
     rows = [row for row in screen_of(said) if row]
     assert " ".join(rows) == TEXT and all(len(row) < 24 for row in rows)
 
 
 def test_progress_is_gone_at_the_end_and_quiet_has_none(nano, tmp_path):
-    long = " ".join([TEXT] * 8)
+    long = " ".join([TEXT] * 12)
     said = at_terminal(nano.env, 80, "--max-seconds", "4", "-o", str(tmp_path / "a.wav"), long)
-    assert re.search(r"\d+ of 80 words, \d+:\d\d left", said)
+    assert re.search(r"\d+ of 72 words, \d+:\d\d left", said)
     rows = [row for row in screen_of(said) if row]
     assert len(rows) == 2 and "was cut" in rows[0] and "real-time factor" in rows[1]
     assert at_terminal(nano.env, 80, "-q", "--max-seconds", "4", "-o", str(tmp_path / "a.wav"), long) == ""

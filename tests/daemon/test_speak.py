@@ -13,7 +13,7 @@ from harness import Raw, frames_of, until
 from protocol import errors
 from protocol import messages as m
 
-TEXT = "The kettle is on, come in."
+TEXT = "The kettle is on."
 
 
 def speak(home, *arguments: str) -> bytes:
@@ -98,20 +98,20 @@ def test_the_receipts_seed_says_it_again(nano):
 )
 def test_a_receipt_renders_the_same_samples_again(nano, tmp_path, how):
     first, again, receipt = tmp_path / "first.wav", tmp_path / "again.wav", tmp_path / "receipt.json"
-    receipt.write_text(nano.misoctl("say", *how, "--json", "-o", str(first), "Ünder 3 tall trees. They sang.").stdout)
+    receipt.write_text(nano.misoctl("say", *how, "--json", "-o", str(first), "Ünder 3 trees. Sing.").stdout)
     done = nano.misoctl("replay", str(receipt), "-o", str(again))
     assert done.returncode == errors.OK, done.stderr
     assert again.read_bytes() == first.read_bytes()
-    assert json.loads(receipt.read_text())["text"] == "Ünder 3 tall trees. They sang."
+    assert json.loads(receipt.read_text())["text"] == "Ünder 3 trees. Sing."
 
 
 def test_a_script_is_spoken_turn_by_turn_and_each_has_its_own_file(nano, tmp_path):
     script, stems, receipt = tmp_path / "talk.txt", tmp_path / "turns" / "all", tmp_path / "receipt.json"
-    script.write_text("# a scene\nanna: Where is my hat?\n\nben: On your head. Look.\nanna: So it is.\n")
+    script.write_text("# a scene\nanna: My hat?\n\nben: There. Look.\nanna: So it is.\n")
     arguments = ("say", "--script", str(script), "--stems", str(stems), "--json", "-o", str(tmp_path / "all.wav"))
     done = nano.misoctl(*arguments)
     receipt.write_text(done.stdout)
-    assert json.loads(done.stdout)["spoken"] == "Where is my hat? On your head. Look. So it is."
+    assert json.loads(done.stdout)["spoken"] == "My hat? There. Look. So it is."
     files = sorted(stems.iterdir())
     assert [file.name for file in files] == ["01-anna.wav", "02-ben.wav", "03-anna.wav"]
     whole = samples((tmp_path / "all.wav").read_bytes())
@@ -199,7 +199,7 @@ def test_max_seconds_caps(nano):
 
 def test_two_at_once_each_say_what_they_say_alone(nano):
     """The same codes; the samples to a rounding of the batched matmuls, which sum in another order."""
-    texts = {1: TEXT, 2: "Another voice, at the same time."}
+    texts = {1: TEXT, 2: "Another voice."}
     alone = {request: speak(nano, "--seed", "7", text) for request, text in texts.items()}
     with Raw(nano) as raw:
         for request, text in texts.items():

@@ -65,19 +65,28 @@ def refused(done, code: int) -> str:
     ],
 )
 def test_a_name_that_is_no_slug_is_refused_with_one_that_is(misoctl, name, near):
+    assert_bad_name(misoctl("forget", name), near)
+
+
+def assert_bad_name(done, near: str) -> None:
+    line = refused(done, errors.USAGE)
+    assert NAME_RULE in line and (f"try {near};" in line if near else "try" not in line)
+    assert not near or m.is_name(near)
+
+
+def test_each_verb_refuses_such_a_name(misoctl):
+    name = "../x"
     for arguments in (
         ("learn", name, CLIP),
-        ("forget", name),
         ("voices", "show", name),
         ("voices", "export", name, "x"),
         ("voices", "import", CLIP, "--name", name),
-        *([] if name == "Anna" else [("say", "-v", name, "hi")]),  # Bruno is how a model's own are written
+        ("say", "-v", name, "hi"),  # Anna would do: so are a model's own written
         ("say", "--session", name, "hi"),
-        *([("sessions", "forget", name)] if name else []),
+        ("say", "--session", "", "hi"),
+        ("sessions", "forget", name),
     ):
-        line = refused(misoctl(*arguments), errors.USAGE)
-        assert NAME_RULE in line and (f"try {near};" in line if near else "try" not in line)
-        assert not near or m.is_name(near)
+        assert_bad_name(misoctl(*arguments), "x" if name in arguments else "")
 
 
 # ---- permission
@@ -90,8 +99,9 @@ def test_without_a_terminal_and_without_the_flag_nothing_is_learned(misoctl):
 # ---- recordings
 
 
-@pytest.mark.parametrize("path", sorted(WAVS.glob("bad_*")), ids=lambda p: p.name)
-def test_a_bad_recording_is_one_line_for_learn_and_for_say(misoctl, path):
+@pytest.mark.parametrize("name", ["bad_nan_float.wav", "bad_empty_file.wav"])  # each of them: test_voicefile.py
+def test_a_bad_recording_is_one_line_for_learn_and_for_say(misoctl, name):
+    path = WAVS / name
     done = misoctl("learn", "anna", str(path), "--text", "hi", "--i-have-permission")
     assert str(path) in refused(done, errors.BAD_DATA) and done.stderr.count("\n") == 1
     done = misoctl("say", "--like", str(path), "--text", "hi", "Hello.")
