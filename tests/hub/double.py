@@ -46,6 +46,7 @@ class Trouble:
     cut: str = "model.safetensors"
     reset: bool = False  # break off with RST: what is on its way is lost
     slow_s: float = 0.0  # before each 64 KiB
+    hold: int | None = None  # offset in the same files from which on nothing comes, until it is taken away
     silent: bool = False  # accept, never answer
     flip: str = ""  # in files whose path ends with it, a byte in the middle is sent flipped
     flip_in: str = ""  # only in those of this repository
@@ -73,6 +74,7 @@ class Hub:
         threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
     def close(self) -> None:
+        self.trouble.hold = None
         self.server.shutdown()
         self.server.server_close()
 
@@ -192,6 +194,8 @@ class Handler(BaseHTTPRequestHandler):
             end = min(end, trouble.cuts.pop(0) - self.request_seen.start)
         for begin in range(0, end, 1 << 16):
             time.sleep(trouble.slow_s)
+            while self._held(begin):
+                time.sleep(0.005)
             piece = data[begin : min(begin + (1 << 16), end)]
             try:
                 self.wfile.write(piece)
@@ -202,6 +206,10 @@ class Handler(BaseHTTPRequestHandler):
         if end < len(data):
             self._break_off()
         return None
+
+    def _held(self, begin: int) -> bool:
+        seen, trouble = self.request_seen, self.hub.trouble
+        return trouble.hold is not None and seen.path.endswith(trouble.cut) and seen.start + begin >= trouble.hold
 
     def _break_off(self) -> None:
         self.close_connection = True

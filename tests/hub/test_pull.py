@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from double import Repo, sha256
+from pulling import Home, hub_of
 
 from misod.weights import sources
 from misod.weights.check import read_header
@@ -19,10 +20,20 @@ def manifest(home, name="miso") -> dict:
     return json.loads((home.models / name / "manifest.json").read_text())
 
 
-def test_a_pull_makes_a_model_that_is_listed_and_whole(home, hub, files):
-    done = home.pull("--json")
-    assert done.returncode == 0, done.stderr
-    receipt = json.loads(done.stdout)
+@pytest.fixture(scope="module")
+def pulled(tmp_path_factory, files):
+    """A home in which miso was pulled, the hub it came from, and what the pull said: to look at, not to change."""
+    hub = hub_of(files)
+    home = Home(tmp_path_factory.mktemp("pulled") / "home", hub)
+    home.hub, home.done = hub, home.pull("--json", AI_AGENT="test")
+    hub.close()
+    return home
+
+
+def test_a_pull_makes_a_model_that_is_listed_and_whole(pulled):
+    home = pulled
+    assert home.done.returncode == 0, home.done.stderr
+    receipt = json.loads(home.done.stdout)
     assert (receipt["name"], receipt["precision"], receipt["pulled"], receipt["default"]) == ("miso", "q8", True, True)
     made = manifest(home)
     assert made["source"]["repo"] == MISO.repo and made["source"]["revision"] == MISO.revision
@@ -34,8 +45,8 @@ def test_a_pull_makes_a_model_that_is_listed_and_whole(home, hub, files):
     assert [m["name"] for m in json.loads(home.misod("list", "--json").stdout)] == ["nano", "miso"]
 
 
-def test_only_what_is_wanted_is_fetched_and_only_once(home, hub, files):
-    home.pull("-q")
+def test_only_what_is_wanted_is_fetched_and_only_once(pulled, files):
+    hub = pulled.hub
     names = [request.path.rpartition("/")[2] for request in hub.bodies()]
     wanted = ["model.safetensors", "config.json", "LICENSE", sources.CODEC_FILE, "config.json", "tokenizer.json"]
     assert sorted(names) == sorted(wanted)
@@ -45,16 +56,16 @@ def test_only_what_is_wanted_is_fetched_and_only_once(home, hub, files):
     )  # fmt: skip
 
 
-def test_it_says_the_size_the_room_and_the_precision_before_the_first_large_file(home):
-    lines = home.pull().stderr.splitlines()
+def test_it_says_the_size_the_room_and_the_precision_before_the_first_large_file(pulled):
+    lines = pulled.done.stderr.splitlines()
     said = [i for words in ("precision q8", "tokenizer: ", "disk: ") for i, line in enumerate(lines) if words in line]
     assert len(said) == 3 and said == sorted(said)
     assert said[-1] < next(i for i, line in enumerate(lines) if line.startswith("fetching"))
     assert "misoctl load miso" in lines[-1] and "misoctl say" in lines[-1]
 
 
-def test_on_a_pipe_progress_is_a_line_each_tenth_of_the_way(home):
-    lines = [line for line in home.pull().stderr.splitlines() if line.startswith("fetching")]
+def test_on_a_pipe_progress_is_a_line_each_tenth_of_the_way(pulled):
+    lines = [line for line in pulled.done.stderr.splitlines() if line.startswith("fetching")]
     assert 1 <= len(lines) <= 10
     assert "100%" in lines[-1] and not any("\r" in line or "\x1b" in line for line in lines)
 
@@ -95,9 +106,8 @@ def test_embeddings_may_stay_as_they_are(home):
     assert header["backbone.layers.0.attn.q_proj.weight"][0] == "U32"
 
 
-def test_what_was_fetched_is_recorded_with_commit_size_and_digest(home, files):
-    home.pull("-q")
-    recorded = json.loads((home.models / ".sources.json").read_text())
+def test_what_was_fetched_is_recorded_with_commit_size_and_digest(pulled, files):
+    recorded = json.loads((pulled.models / ".sources.json").read_text())
     data = files[MISO.repo]["model.safetensors"]
     assert recorded[MISO.repo]["revision"] == MISO.revision
     assert recorded[MISO.repo]["files"]["model.safetensors"] == {"bytes": len(data), "sha256": sha256(data)}
@@ -130,14 +140,14 @@ def test_the_hubs_own_token_file_is_read(home, hub):
     assert "Bearer hf_filed" in {r.token for r in hub.requests}
 
 
-def test_nothing_but_models_and_files_is_asked_for(home, hub):
+def test_nothing_but_models_and_files_is_asked_for(pulled):
     """No telemetry, no update check, no registry of agents."""
-    home.pull("-q", AI_AGENT="test")
     asked = ("/api/models/", "/api/resolve-cache/models/", "/stored/")
-    assert all(r.path.startswith(asked) or "/resolve/" in r.path for r in hub.requests)
+    assert pulled.hub.requests
+    assert all(r.path.startswith(asked) or "/resolve/" in r.path for r in pulled.hub.requests)
 
 
-def test_a_large_model_is_spread_over_shards(home, hub, files):
+def test_a_large_model_is_spread_over_shards(home, hub, files, pulled):
     """Sharded sources too: as mlx-community's."""
     from misod.weights.tensors import Writer, read
 
@@ -152,12 +162,9 @@ def test_a_large_model_is_spread_over_shards(home, hub, files):
             writer.write(read(header[name]))
         writer.finish()
         repo.files[path.name] = path.read_bytes()
-    home.pull("-q")
-    one = home.contents()
-    home.misod("rm", "miso", "-q")
     del repo.files["model.safetensors"]
     assert home.pull("-q").returncode == 0
-    assert home.contents() == one
+    assert home.contents() == pulled.contents()
 
 
 def test_what_is_pinned_is_a_commit_and_what_is_known_a_digest():
