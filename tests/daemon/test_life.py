@@ -326,7 +326,7 @@ def test_an_answer_that_the_wire_does_not_take_ends_its_request_alone(home):
 
 
 def test_unused_it_frees_the_model_and_the_next_request_waits_for_it(home):
-    home.fake(keep_alive_s=0.1)
+    home.fake(ready=False, keep_alive_s=0.1)  # ready for too short a time to be seen for sure
     home.wait_for("idle")
     assert home.traced("close") == 1
     with Raw(home) as raw:
@@ -339,7 +339,8 @@ def test_unused_it_frees_the_model_and_the_next_request_waits_for_it(home):
 
 
 def test_a_speaking_or_parked_row_keeps_the_model(home):
-    home.fake(keep_alive_s=0.1)
+    home.fake(ready=False, keep_alive_s=0.1)
+    home.wait_for("idle")
     with Raw(home) as raw:
         raw.say(1, FOREVER)
         until(lambda: raw.ping().parked, "the window to be out")
