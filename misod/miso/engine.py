@@ -91,8 +91,7 @@ class MisoEngine:
         self.frame_samples = mimi.config.frame_samples
         self.frame_rate_hz = self.sample_rate / self.frame_samples
         self.codes = mimi.config.bins
-        self.streams = Streams(mimi)
-        self._codec_stream = mx.new_stream(mx.default_device())
+        self.streams = Streams.of(mimi)
         self._silence = self._codes_of_silence()
 
     @classmethod
@@ -213,19 +212,20 @@ class MisoEngine:
         """Sound the frame codes (B, K) and start on the next -> pcm (B, frame_samples)."""
         frame = mx.array(codes)
         has = self._there(rows)
-        with mx.stream(self._codec_stream):  # beside the next frame, not before it
-            pcm, codecs = self.streams.step(frame[:, :, None], [row.codec for row in rows], _optional(has))
+        sound = self.streams.begin(codes[:, :, None], [row.codec for row in rows], has)  # beside the next frame
         shadows = [i for i, row in enumerate(rows) if row.shadow]
         both = [*range(len(rows)), *shadows]
         read = frame[mx.array(both)] if shadows else frame
         caches = [row.cache for row in rows] + [rows[i].shadow for i in shadows]
-        for row, codec, own in zip(rows, codecs, codes, strict=True):
-            row.codec = codec
+        for row, own in zip(rows, codes, strict=True):
             row.codes.append(own)
             row.frames += 1
         x = self.model.embed_frame(read, None if has is None else mx.array(has[both]))
         self._draw(rows, self.model.read(x, RowsCache(caches)))
-        return np.array(pcm)
+        pcm, codecs = sound()
+        for row, codec in zip(rows, codecs, strict=True):
+            row.codec = codec
+        return pcm
 
     def _there(self, rows: list[MisoRow]) -> np.ndarray | None:
         return there([row.style.depth for row in rows], self.model.args.audio_num_codebooks)
@@ -308,10 +308,10 @@ class MisoEngine:
             frames = min(frames, row.max_frames - row.frames)
         if frames <= 0:
             return np.zeros(0, np.float32)
-        codes = mx.array(np.repeat(self._silence[None, :, None], frames, axis=2))
+        codes = np.repeat(self._silence[None, :, None], frames, axis=2)
         pcm, (row.codec,) = self.streams.step(codes, [row.codec])
         row.frames += frames
-        return np.array(pcm)[0]
+        return np.array(pcm[0])
 
     def _draw_anew(self, row: MisoRow, wrong: str, pcm: np.ndarray) -> np.ndarray:
         """From the last good frame on, with new noise. What was heard was heard, there the codec's state runs on:

@@ -10,6 +10,7 @@ import pytest
 
 from misod.miso import streams as s
 from misod.miso.mimi import load_mimi
+from misod.miso.mimi_numpy import NumpyDecoder
 
 TINY = Path(__file__).parent / "fixtures" / "mimi_tiny"
 
