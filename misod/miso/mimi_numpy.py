@@ -51,11 +51,11 @@ class Conv:
         self.name, self.kernel, self.weight, self.bias = conv.name, conv.kernel, view(conv.weight), view(conv.bias)
 
     def __call__(self, x: np.ndarray, state: State) -> np.ndarray:
-        B, T, C = x.shape
+        B, T, _ = x.shape
         if self.kernel > 1:
             x = np.concatenate([state[self.name], x], axis=1)
             state[self.name] = x[:, T:].copy()  # a view would keep all of x
-        y = self._windows(x, T) if T < self.kernel else self._taps(x)
+        y = self._taps(x) if T >= self.kernel else self._windows(x, T)
         y += self.bias
         return y.reshape(B, -1, y.shape[-1])[:, :T]
 
@@ -66,8 +66,8 @@ class Conv:
         return windows.reshape(B * T, -1) @ self.weight
 
     def _taps(self, x: np.ndarray) -> np.ndarray:
-        """The same without copying a window, a product for each of the kernel's positions: (B * (T + kernel - 1), Cout).
-        What follows the first T of each row reads the next one too, and is nothing."""
+        """The same, a product for each of the kernel's positions: no window is copied. (B * (T + kernel - 1), Cout):
+        what follows the first T of each row reads the next one too, and is nothing."""
         flat, C = x.reshape(-1, x.shape[2]), x.shape[2]
         y, n = np.empty((len(flat), self.weight.shape[1]), np.float32), len(flat) - self.kernel + 1
         np.matmul(flat[:n], self.weight[:C], out=y[:n])
