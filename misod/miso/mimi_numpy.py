@@ -55,7 +55,7 @@ class Conv:
         if self.kernel > 1:
             x = np.concatenate([state[self.name], x], axis=1)
             state[self.name] = x[:, T:].copy()  # a view would keep all of x
-        y = self._taps(x) if T >= self.kernel else self._windows(x, T)
+        y = self._taps(x) if self.kernel <= T else self._windows(x, T)
         y += self.bias
         return y.reshape(B, -1, y.shape[-1])[:, :T]
 
