@@ -159,7 +159,7 @@ class MLP(nn.Module):
 
     def prepare(self) -> None:
         self._gate_up, self._add_down = fused(self, ["w1", "w3"], "w13"), added(self.w2)
-        self._gated = gated if mx.default_device() == mx.cpu else gated_at_once
+        self._gated = gated_on_cpu if mx.default_device() == mx.cpu else gated_at_once
 
     def __call__(self, x: mx.array, h: mx.array) -> mx.array:
         return self._add_down(x, self._gated(*mx.split(self._gate_up(h), 2, axis=-1)))
@@ -170,6 +170,11 @@ def gated(gate: mx.array, up: mx.array) -> mx.array:
 
 
 gated_at_once = mx.compile(gated, shapeless=True)  # one kernel for three; on a CPU that would take g++
+
+
+def gated_on_cpu(gate: mx.array, up: mx.array) -> mx.array:
+    """MLX's x86 backend takes a power in a third of the time of a sigmoid."""
+    return gate * up / (mx.power(1 / math.e, gate) + 1)
 
 
 class Layer(nn.Module):
