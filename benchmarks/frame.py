@@ -190,13 +190,14 @@ def show_first_sound(model: Model, rounds: int) -> None:
 
 
 class Child:
-    """This file under one checkout: `ask` runs a round, or counts."""
+    """This of one checkout, prepared as its package has it: `ask` runs a round, or counts."""
 
     def __init__(self, checkout: Path, arguments: list[str]):
-        command = [sys.executable, __file__, *arguments, "--child"]
+        command = [sys.executable, "-m", "benchmarks.frame", *arguments, "--child"]
         env = os.environ | {"PYTHONPATH": str(checkout.resolve())}
         self.checkout = checkout
-        self._process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._process = subprocess.Popen(command, cwd=checkout, env=env, **pipes)
 
     def ask(self) -> list[dict]:
         self._process.stdin.write("\n")
