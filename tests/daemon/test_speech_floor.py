@@ -344,12 +344,12 @@ def test_a_holder_that_never_says_that_it_played_is_told_and_then_passed_over(ho
 
 
 def test_a_holder_may_say_how_long_it_plays(home):
-    home.fake(env={"FAKE_HOLD_S": "0.3"})
+    home.fake(env={"FAKE_HOLD_S": "1"})
     with Raw(home) as raw:
         ask(raw, 1)
         raw.send(m.Hold(id=1, seconds=600))
         raw.until(m.Floor)
-        assert not raw.dealer.poll(1000)
+        assert not raw.dealer.poll(1500)
         assert [row["state"] for row in speakers(raw)] == ["speaks"]
 
 
