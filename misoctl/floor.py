@@ -86,6 +86,7 @@ class Floor:
         if not self._takes and any(wish.values()):
             raise click.UsageError("--priority, --app and --resume are for what is played: with -o, give --when, too")
         self.end = ""  # why it was not heard, or not to its end
+        self.lost = ""  # the same in misod's words; paused: it goes on
         self._client = None
         self._id = 0
         self._watch: Watch | None = None
@@ -135,6 +136,7 @@ class Floor:
             self._client.leave_floor(self._id, again=bool(self.rest))
             if not self.rest:
                 self._client.close()
+        self.lost = "paused" if self.rest else cut
         self.end = "" if self.rest else CUT_SHORT.get(cut, cut)
         return bool(cut)
 
