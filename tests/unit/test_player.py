@@ -378,6 +378,19 @@ def test_a_player_that_dies_while_the_last_bytes_go_out_is_one_line(programs, tm
     sink.close(whole=False)  # as Outputs.open does
 
 
+def test_a_player_that_was_waited_for_is_not_killed_by_its_number(programs, tmp_path, monkeypatch):
+    """By then it may be another's."""
+    killed = []
+    monkeypatch.setattr(os, "killpg", lambda number, _signal: killed.append(number))
+    programs("aplay", "sys.stdin.buffer.read(); sys.exit(1)")
+    sink = player.open_player()
+    sink.write(PCM, RATE)
+    with pytest.raises(Failure):
+        sink.close(whole=True)
+    sink.close(whole=False)
+    assert killed == []
+
+
 def test_a_talkative_player_is_not_stopped_by_its_own_words(programs, tmp_path):
     programs("aplay", 'sys.stderr.write("underrun!!! " * 100_000); sys.stderr.flush()' + textwrap.dedent(RECORD))
     play(PCM, PCM)
