@@ -310,7 +310,8 @@ def test_a_client_killed_with_sigkill_frees_the_floor_within_two_frames(home, tm
     home.fake(env={"FAKE_STEP_MS": "80"})
     stage = Stage(home, tmp_path)
     a = stage.begin("a", "last 3", gated=True)
-    until(lambda: home.trace.exists() and home.traced("release"), "all of it to be made")  # and it is still heard
+    until(lambda: home.trace.exists() and home.traced("release"), "all of it to be made")
+    stage.plays("a")  # and it is still heard
     with Raw(home) as raw, Raw(home) as clock:
         ask(raw, 1)
         assert raw.receive().state == "floor"
