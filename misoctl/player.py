@@ -71,9 +71,10 @@ class Player:
         """(after so much speech, how long) of each gap since this was called last; None: only the output saw it."""
         seen = self._playhead.gaps[self._gaps_told :]
         self._gaps_told += len(seen)
-        gaps = [(at_s - self._settings.lead_in_ms / 1000, gap_s) for at_s, gap_s in seen]
+        lead_in_s = self._settings.lead_in_ms / 1000
+        gaps = [(at_s - lead_in_s, gap_s) for at_s, gap_s in seen]
         own = max(self._own_told, self._output.underruns - self._playhead.underruns)
-        heard_s = self._playhead.handed_s - self._settings.lead_in_ms / 1000 - self._playhead.ahead_s(time.monotonic())
+        heard_s = self._playhead.handed_s - self._playhead.ahead_s(time.monotonic()) - lead_in_s
         gaps += [(max(0.0, heard_s), None)] * (own - self._own_told)
         self._own_told = own
         return gaps
