@@ -160,7 +160,8 @@ class MisoEngine:
         """A frame of every row that speaks; of those that read, one reads on: so much later comes the others' frame."""
         speaking = [row for row in rows if not row.reading]
         made = dict(zip(map(id, speaking), self._step(speaking), strict=True)) if speaking else {}
-        reading = next((row for row in rows if row.reading and id(row) not in made), None)
+        # at once where a piece has just ended, if nobody has waited
+        reading = min((row for row in rows if row.reading), key=lambda row: id(row) in made, default=None)
         if reading:
             try:
                 self._read_on(reading)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 # At a time, of a clip that is heard or read: as much as takes about as long as one frame of speech takes to make.
 HEAR_FRAMES = 5
 READ_POSITIONS = 64
-PROMPT_POSITIONS = 256  # of a text and what was said before it: others' frames wait for one such step at a time
+# Of a text and what was said before it: others' frames wait for one such step at a time. On a CPU 256 take 80 ms of it.
+PROMPT_POSITIONS = READ_POSITIONS if mx.default_device() == mx.cpu else 256
 
 
 def hear(engine: "MisoEngine", pcm: np.ndarray, words: str, speaker: int) -> Generator[None, None, Heard]:
