@@ -581,3 +581,30 @@ def test_what_is_long_to_read_is_read_between_the_frames_of_others(nano, read):
     assert steps[0] == READ_POSITIONS and sum(steps[:4]) > 1.5 * READ_POSITIONS
     nano.release(other)
     nano.release(row)
+
+
+def test_what_is_next_is_read_in_the_step_in_which_a_piece_ends_unless_another_waits(nano, read):
+    """So that a row goes without a frame for no step more than its prompt takes."""
+    say = Say(text="It was cold. Nobody slept.", seed=3)
+
+    def steps_until_the_next(row, most: int) -> int:
+        for count in range(1, most + 1):
+            nano.step([row])
+            if len(row.spoken) > 1:
+                return count
+        raise AssertionError("one piece")
+
+    alone = nano.prefill(say)
+    steps = steps_until_the_next(alone, 100)
+    assert alone.reading is None and len(nano.step([alone])[0].pcm)
+    row = nano.prefill(say)
+    for _ in range(steps - 1):
+        nano.step([row])
+    waits = nano.prefill(Say(text="Then it was day.", seed=1, voice=imported(nano, seconds=4)))
+    del read[:]
+    nano.step([row, waits])
+    assert len(row.spoken) > 1 and row.reading and waits.reading and len(read) == 1  # of the one that waits
+    nano.step([row, waits])
+    assert waits.reading and not row.reading
+    for each in (alone, row, waits):
+        nano.release(each)
