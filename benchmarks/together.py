@@ -3,9 +3,9 @@
   python -m benchmarks.together [--rows N] [--seconds S] [--rounds N] [--json FILE] [--plot FILE]
 
 The daemon's and the clients' processor seconds a second of speech, times the rows: the cores that all need to speak in
-real time. And of the frames of each client, as they leave it: the factor of its speech, and how long after the frame
-before they came (p99: a frame is 80 ms of sound; a pause between sentences comes at once). Only the processor time
-means anything on a machine that others use.
+real time. And of the frames of each client, as they leave it: the factor of its speech, how long after the frame
+before they came, and how long after the sound before them was over, were it played from the first one on. Only the
+processor time means anything on a machine that others use.
 """
 
 import resource
@@ -44,6 +44,15 @@ def say_together(rows: int, seconds: float) -> list[list[tuple[float, int]]]:
     return [own[:-1] for own in heard]
 
 
+def late_s(heard: list[tuple[float, int]]) -> list[float]:
+    """Of each frame: how long a player that began with the first is silent before it."""
+    late, due_s = [], heard[0][0]
+    for at_s, size in heard:
+        late.append(max(0.0, at_s - due_s))
+        due_s = max(due_s, at_s) + size / S16 / RATE_HZ
+    return late
+
+
 def processor_s(of: psutil.Process) -> float:
     times = of.cpu_times()
     return times.user + times.system
@@ -67,6 +76,7 @@ def measure(daemon: psutil.Process, rows: int, seconds: float) -> dict[str, floa
         "real-time factor, slowest": max(factors),
         "gap p50, ms": np.percentile(gaps_s, 50) * 1e3,
         "gap p99, ms": np.percentile(gaps_s, 99) * 1e3,
+        "late p99, ms": np.percentile([late for own in heard for late in late_s(own)], 99) * 1e3,
     }
 
 
