@@ -47,6 +47,16 @@ class KVCache:
         assert 0 <= position <= self.position
         self.position = position
 
+    @property
+    def capacity(self) -> int:
+        return 0 if self.kv[0] is None else self.kv[0].shape[3]
+
+    def widen(self, capacity: int) -> None:
+        """Have room for so many positions. What is there is copied, where it has another size."""
+        for i, held in enumerate(self.kv):
+            if (more := capacity - held.shape[3]) > 0:
+                self.kv[i] = mx.concatenate([held, mx.zeros((*held.shape[:3], more, held.shape[4]), held.dtype)], axis=3)
+
     def attend(self, layer: int, q: mx.array, kv: mx.array, scale: float) -> mx.array:
         """q (B, H, T, d), kv (2, B, Hkv, T, d) -> (B, H, T, d), causal."""
         T, held = kv.shape[3], self.kv[layer]
@@ -89,3 +99,28 @@ class RowsCache:
             return self.rows[0].attend(layer, q, kv, scale)
         parts = zip(self.rows, mx.split(q, len(self.rows)), mx.split(kv, len(self.rows), axis=1), strict=True)
         return mx.concatenate([row.attend(layer, q, kv, scale) for row, q, kv in parts])
+
+
+class WindowsCache:
+    """Rows as in a RowsCache, one position, where a graph is made: where each row is at is an array, offsets (B,), and
+    its arrays are of their final size. What lies beyond is masked.
+
+    `kv`: of each row its layers', and after the pass those of the next.
+    """
+
+    def __init__(self, kv: list[list[mx.array]], offsets: mx.array):
+        self.kv, self.offset = [list(layers) for layers in kv], offsets
+        self._at = mx.split(offsets, len(kv))
+        self._past = [mx.arange(row[0].shape[3])[None, None, None] <= at for row, at in zip(kv, self._at, strict=True)]
+
+    def advance(self, positions: int) -> None:
+        """Left to whoever runs the graph."""
+
+    def attend(self, layer: int, q: mx.array, kv: mx.array, scale: float) -> mx.array:
+        parts = zip(mx.split(q, len(self.kv)), mx.split(kv, len(self.kv), axis=1), strict=True)
+        return mx.concatenate([self._attend(row, layer, q, kv, scale) for row, (q, kv) in enumerate(parts)])
+
+    def _attend(self, row: int, layer: int, q: mx.array, kv: mx.array, scale: float) -> mx.array:
+        held = self.kv[row][layer] = mx.slice_update(self.kv[row][layer], kv, self._at[row], axes=[3])
+        keys, values = (part.squeeze(0) for part in mx.split(held, 2))
+        return mx.fast.scaled_dot_product_attention(q, keys, values, scale=scale, mask=self._past[row])
