@@ -105,6 +105,8 @@ class Memory:
     prefix_hits: int = 0
     prefix_misses: int = 0
     prefix_evictions: int = 0
+    graphs: int = 0  # made of compiled frames, where frames are compiled
+    graphs_s: float = 0.0  # of time, in all
 
 
 @dataclass(frozen=True)
@@ -173,6 +175,9 @@ class Engine(Protocol):
 
     def forget(self, digest: str) -> None:
         """Free what is kept of the voice, or of the dialogue."""
+
+    def prepare(self) -> bool:
+        """With nothing else to do, make a little of what a step may need; False: all of it is there."""
 
     def memory(self) -> Memory: ...
 

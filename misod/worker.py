@@ -187,8 +187,9 @@ class Worker(threading.Thread):
             self._post(Crashed(f"{type(error).__name__}: {error}"))
 
     def _take_orders(self) -> None:
-        """Wait for an order where there is nothing else to do, then take all that are there."""
-        wait = not self._can_work()
+        """Wait for an order where there is nothing else to do, then take all that are there. Before it waits the engine
+        makes what it may need later, a graph at a time: so much at most may an order come too late."""
+        wait = not self._can_work() and not (self._engine and self._engine.prepare())
         while True:
             try:
                 if wait:

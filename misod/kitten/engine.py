@@ -176,6 +176,10 @@ class KittenEngine:
     def forget(self, digest: str) -> None:
         """Nothing is kept of voices that are learned: none is, here."""
 
+    def prepare(self) -> bool:
+        """Nothing is compiled ahead."""
+        return False
+
     def memory(self) -> Memory:
         return Memory(mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory())
 

@@ -214,7 +214,8 @@ class MisoEngine:
     def memory(self) -> Memory:
         kept = self.prefixes
         counts = kept.bytes, kept.hits, kept.misses, kept.evictions
-        return Memory(mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory(), *counts)
+        graphs = (self.frames.graphs, self.frames.graphs_s) if self.frames else ()
+        return Memory(mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory(), *counts, *graphs)
 
     def close(self) -> None:
         text.cool()

@@ -25,7 +25,7 @@ class Settings:
 class Numbers(NamedTuple):
     """Settings of B rows as arrays (B, 1), and of all L rows and shadows: whose codes each takes."""
 
-    heat: mx.array
+    heat: mx.array  # (B, 1, 1), for noise
     judged_at: mx.array  # by top-p and min-p: heat, or 1 where that is 0
     cut: mx.array  # of the codes in rising order, the first that top-k keeps
     top_p: mx.array
@@ -39,7 +39,7 @@ class Numbers(NamedTuple):
     def of(cls, settings: list[Settings], codes: int) -> "Numbers":
         guided, B = [i for i, s in enumerate(settings) if s.guidance != 1], len(settings)
         return cls(
-            heat=mx.array([[s.temperature] for s in settings]),
+            heat=mx.array([[[s.temperature]] for s in settings]),
             judged_at=mx.array([[s.temperature or 1.0] for s in settings]),
             cut=mx.array([[codes - min(s.top_k, codes)] for s in settings]),
             top_p=mx.array([[s.top_p] for s in settings]),
@@ -92,8 +92,7 @@ class Sampler:
 
     def _begin(self, how: How, numbers: Numbers, noise: mx.array, codes: int) -> None:
         self._how, self._numbers, self._codes = how, numbers, codes
-        heated = noise[:, :, :codes] * numbers.heat[..., None]
-        self._noise = mx.split(heated, noise.shape[1], axis=1)  # K times (B, 1, V)
+        self._noise = mx.split(noise[:, :, :codes] * numbers.heat, noise.shape[1], axis=1)  # K times (B, 1, V)
         self._never = mx.array(-mx.inf)
 
     def __call__(self, codebook: int, logits: mx.array) -> mx.array:
