@@ -85,9 +85,7 @@ class Speakers:
     "settings",
     [
         Settings(0.0, 50),
-        Settings(0.9, 50),
         Settings(1.0, 96, top_p=0.9, min_p=0.01),
-        Settings(0.9, 20, guidance=1.5),
         Settings(0.7, 90, min_p=0.02, guidance=0.5, may_end=False),
     ],
 )
@@ -155,7 +153,7 @@ def test_what_is_made_ahead_is_all_that_rows_without_a_shadow_need_and_takes_no_
 
 
 def test_keys_and_values_are_written_in_place(compiled):
-    speakers = Speakers(compiled, [1100])
+    speakers = Speakers(compiled, [520])
     for _ in range(3):
         speakers.step([0], [Settings(0.0, 1)])
     ((cache, last_h),) = speakers.rows[0]
@@ -165,7 +163,7 @@ def test_keys_and_values_are_written_in_place(compiled):
     held = mx.get_active_memory()
     mx.reset_peak_memory()
     mx.eval(compiled.read(mx.zeros((1, K), mx.uint32), None, [cache]), cache.kv)
-    assert cache.kv[0].shape[3] == 2048 and mx.get_peak_memory() - held < bytes_held * 3 / 4
+    assert cache.kv[0].shape[3] == 1024 and mx.get_peak_memory() - held < bytes_held * 3 / 4
 
 
 def test_a_window_is_the_smallest_that_holds_them():
@@ -182,9 +180,11 @@ def samples(engine: MisoEngine, **say) -> tuple[np.ndarray, str]:
             return np.concatenate(pcm), chunk.end
 
 
-@pytest.mark.parametrize("sampling", [{}, {"guidance": 2.0, "min_p": 0.1}, {"depth": 5}])
+@pytest.mark.parametrize(
+    "sampling", [{"guidance": 2.0, "min_p": 0.1, "depth": 5}, pytest.param({}, marks=pytest.mark.slow)]
+)
 def test_an_engine_speaks_the_same_samples_compiled(nano, compile_mode, sampling, monkeypatch):
-    say = {"text": "Oh? Hello from Miso.", "sampling": sampling, "max_seconds": 1.2}
+    say = {"text": "Oh? Hello from Miso.", "sampling": sampling, "max_seconds": 0.8}
     plain, end = samples(nano, **say)
     monkeypatch.setattr(nano, "frames", Compiled(nano.model, nano.codes, nano.max_rows))
     ours, our_end = samples(nano, **say)
