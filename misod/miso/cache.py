@@ -54,8 +54,8 @@ class KVCache:
     def widen(self, capacity: int) -> None:
         """Have room for so many positions. What is there is copied, where it has another size."""
         for i, held in enumerate(self.kv):
-            if (more := capacity - held.shape[3]) > 0:
-                self.kv[i] = mx.concatenate([held, mx.zeros((*held.shape[:3], more, held.shape[4]), held.dtype)], axis=3)
+            if held.shape[3] < capacity:
+                self.kv[i] = self._longer(held, capacity - held.shape[3])
 
     def attend(self, layer: int, q: mx.array, kv: mx.array, scale: float) -> mx.array:
         """q (B, H, T, d), kv (2, B, Hkv, T, d) -> (B, H, T, d), causal."""
@@ -69,10 +69,12 @@ class KVCache:
         return mx.fast.scaled_dot_product_attention(q, keys, values, scale=scale, mask=mask)
 
     def _grown(self, held: mx.array | None, like: mx.array, end: int) -> mx.array:
-        capacity = 0 if held is None else held.shape[3]
-        more = -(-(end - capacity) // self.block) * self.block
-        empty = mx.zeros((*like.shape[:3], more, like.shape[4]), like.dtype)
-        return empty if held is None else mx.concatenate([held, empty], axis=3)
+        held = like[..., :0, :] if held is None else held
+        return self._longer(held, -(-(end - held.shape[3]) // self.block) * self.block)
+
+    def _longer(self, held: mx.array, positions: int) -> mx.array:
+        empty = mx.zeros((*held.shape[:3], positions, held.shape[4]), held.dtype)
+        return mx.concatenate([held, empty], axis=3) if held.shape[3] else empty
 
 
 class RowsCache:

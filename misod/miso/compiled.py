@@ -2,16 +2,17 @@
 
 Compiled, each part is a graph of fixed shapes (mx.compile): a host that has one builds no frame anew. Reading has a
 graph for each number of rows and the windows their pasts are in; drawing, which knows no past, for each number of rows
-and what they ask of a sampler. All that changes from frame to frame is an array: what makes a graph anew is a row more,
-a past that leaves its window, or the first wish for guidance, for fewer codebooks, for top-p or min-p.
+and what they ask of a sampler. All that changes from frame to frame is an array: what makes a new graph is another
+number of rows, a past that leaves its window, or the first wish for guidance, for fewer codebooks, for top-p or min-p.
 
-No row is padded in: a frame of eight costs nearly twice one of four (docs/performance.md), a graph a few frames, once.
-Nor does a row attend beyond its own window, whoever it speaks with: so its sums are the same alone and in company.
-Once it is on all frames are compiled, for a fused kernel may round otherwise: a graph that is not there is waited for.
+Rows are not padded to 1, 2, 4, 8: five that cost as much as eight would pay for it in every frame, and a graph is paid
+once. Nor does a row attend beyond its own window, whoever speaks beside it: its sums are the same alone and in company.
+Where frames are compiled all are, for a fused kernel may round otherwise: a graph that is not there yet is waited for.
 """
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import mlx.core as mx
 
@@ -41,7 +42,7 @@ class Plain:
         self.model, self.codes = model, codes
 
     def read(self, codes: mx.array, there: mx.array | None, caches: list[KVCache]) -> mx.array:
-        """The frame codes (L, K) after what is in each row's cache; `there` as in Model.embed_frame -> last_h (L, D)."""
+        """The frame codes (L, K) after each row's cache; `there` as in Model.embed_frame -> last_h (L, D)."""
         return self.model.read(self.model.embed_frame(codes, there), RowsCache(caches))
 
     def draw(self, last_h: mx.array, keys: list[mx.array], settings: list[Settings], depth: int) -> Drawn:
@@ -72,7 +73,7 @@ class Compiled(Plain):
 
     def read(self, codes: mx.array, there: mx.array | None, caches: list[KVCache]) -> mx.array:
         wide = [window(max(cache.offset + 1, cache.capacity)) for cache in caches]
-        order = sorted(range(len(caches)), key=wide.__getitem__)  # of graphs for mixed windows one of each kind is enough
+        order = sorted(range(len(caches)), key=wide.__getitem__)  # for mixed windows in any order one graph is enough
         mixed = order != list(range(len(caches)))
         if there is None:
             there = mx.ones(codes.shape, mx.bool_)
@@ -93,22 +94,27 @@ class Compiled(Plain):
         return self._made(self._draw, last_h, keys, numbers, depth, how.by_share, how.guided)
 
     def prepare(self) -> bool:
-        return next(self._ahead, False)
+        if make := next(self._ahead, None):
+            make()
+        return make is not None
 
-    def _soon(self, max_rows: int) -> Generator[bool, None, None]:
-        """Makes, step by step, what rows without a shadow may want. Nothing is computed: a graph takes no more than the
-        host's time to trace it, and its kernels, which others share, are built where it first runs."""
-        args, wide = self.model.args, window(self.model.args.backbone.max_seq_len)
-        for by_share in (False, True):
-            for rows in range(1, max_rows + 1):
-                last_h = mx.zeros((rows, args.backbone.embed_dim), self.model.dtype)
-                settings = [Settings(1.0, 1, min_p=0.5 * by_share)] * rows
-                self.draw(last_h, [mx.random.key(0)] * rows, settings, args.audio_num_codebooks)
-                yield True
-                for positions in [] if by_share else [w for w in WINDOWS if w <= wide]:
-                    codes = mx.zeros((rows, args.audio_num_codebooks), mx.uint32)
-                    self.read(codes, None, [self._empty(positions) for _ in range(rows)])
-                    yield True
+    def _soon(self, max_rows: int) -> Iterator[Callable[[], object]]:
+        """Makes of what rows without a shadow want, the likeliest first. Nothing is computed: one takes the host's time
+        to trace it, and its kernels, which most others share, are built where it first runs."""
+        rows, wide = range(1, max_rows + 1), window(self.model.args.backbone.max_seq_len)
+        for n in rows:
+            yield from (partial(self._to_draw, n, 0.0), partial(self._to_read, n, WINDOWS[0]))
+        yield from (partial(self._to_read, n, w) for w in WINDOWS[1:] if w <= wide for n in rows)
+        yield from (partial(self._to_draw, n, 0.5) for n in rows)
+
+    def _to_draw(self, rows: int, min_p: float) -> None:
+        args = self.model.args
+        last_h = mx.zeros((rows, args.backbone.embed_dim), self.model.dtype)
+        self.draw(last_h, [mx.random.key(0)] * rows, [Settings(1.0, 1, min_p=min_p)] * rows, args.audio_num_codebooks)
+
+    def _to_read(self, rows: int, positions: int) -> None:
+        codes = mx.zeros((rows, self.model.args.audio_num_codebooks), mx.uint32)
+        self.read(codes, None, [self._empty(positions) for _ in range(rows)])
 
     def _empty(self, positions: int) -> KVCache:
         """With room for so many. It takes none itself until it is computed."""

@@ -4,6 +4,7 @@ A draw is argmax(logits / T + Gumbel noise) over the codes that survive (the Gum
 compiled takes its noise as an input and never repeats it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,14 +38,19 @@ class Numbers(NamedTuple):
 
     @classmethod
     def of(cls, settings: list[Settings], codes: int) -> "Numbers":
+        """Their types are always the same: 1 may stand for 1.0."""
         guided, B = [i for i, s in enumerate(settings) if s.guidance != 1], len(settings)
+
+        def column(values: Iterable[float]) -> mx.array:
+            return mx.array([[value] for value in values], mx.float32)
+
         return cls(
-            heat=mx.array([[[s.temperature]] for s in settings]),
-            judged_at=mx.array([[s.temperature or 1.0] for s in settings]),
-            cut=mx.array([[codes - min(s.top_k, codes)] for s in settings]),
-            top_p=mx.array([[s.top_p] for s in settings]),
-            min_p=mx.array([[s.min_p] for s in settings]),
-            guidance=mx.array([[s.guidance] for s in settings]),
+            heat=mx.array([[[s.temperature]] for s in settings], mx.float32),
+            judged_at=column(s.temperature or 1.0 for s in settings),
+            cut=mx.array([[codes - min(s.top_k, codes)] for s in settings], mx.int32),
+            top_p=column(s.top_p for s in settings),
+            min_p=column(s.min_p for s in settings),
+            guidance=column(s.guidance for s in settings),
             held=mx.array([[not s.may_end] for s in settings]),
             shadows=mx.array([B + guided.index(i) if i in guided else i for i in range(B)]),
             rows=mx.array([*range(B), *guided]),

@@ -93,7 +93,8 @@ class Speakers:
 def test_rows_that_join_and_leave_and_outgrow_their_window_say_what_they_say_uncompiled(model, compiled, settings):
     """The first row goes from 256 to 512 positions at its tenth frame, while the second speaks beside it."""
     each = [
-        Speakers(frames, [WINDOWS[0] - 9, 40, 300], settings.guidance != 1) for frames in (Plain(model, CODES), compiled)
+        Speakers(frames, [WINDOWS[0] - 9, 40, 300], settings.guidance != 1)
+        for frames in (Plain(model, CODES), compiled)
     ]
     for number, who in enumerate(STEPS):
         own = [replace(settings, top_k=settings.top_k - i) for i in who]
@@ -105,7 +106,7 @@ def test_rows_that_join_and_leave_and_outgrow_their_window_say_what_they_say_unc
 @pytest.mark.parametrize(
     "changing",
     [
-        lambda i: Settings(0.02 * i, 1 + i, may_end=i % 2 > 0),
+        lambda i: Settings(0.02 * i if i % 5 else 1, 1 + i, may_end=i % 2 > 0),
         lambda i: Settings(1.0, 96, top_p=1 - i / 50, min_p=(i + 1) / 99),
         lambda i: Settings(0.5, 9, guidance=1.1 + i / 10),
     ],
