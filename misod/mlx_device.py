@@ -10,6 +10,6 @@ def backend() -> str:
 
 
 def compiles() -> bool:
-    """Whether a compiled frame pays: on Metal alone. On CUDA and on a CPU it gains nothing (docs/performance.md), and
-    its kernels take minutes of a compiler at first use."""
+    """Whether frames are: on Metal alone. On CUDA it gains nothing, on a CPU little, and at first use a compiler takes
+    a minute or two for the kernels (docs/performance.md)."""
     return backend() == "mlx metal"
