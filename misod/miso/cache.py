@@ -65,8 +65,7 @@ class KVCache:
             held = self.kv[layer] = self._grown(held, kv, end)
         held[..., self.position : end, :] = kv
         keys, values = (part.squeeze(0) for part in mx.split(held[..., :end, :], 2))
-        mask = "causal" if T > 1 else None
-        return mx.fast.scaled_dot_product_attention(q, keys, values, scale=scale, mask=mask)
+        return attended(q, keys, values, scale, "causal" if T > 1 else None)
 
     def _grown(self, held: mx.array | None, like: mx.array, end: int) -> mx.array:
         held = like[..., :0, :] if held is None else held
@@ -125,4 +124,12 @@ class WindowsCache:
     def _attend(self, row: int, layer: int, q: mx.array, kv: mx.array, scale: float) -> mx.array:
         held = self.kv[row][layer] = mx.slice_update(self.kv[row][layer], kv, self._at[row], axes=[3])
         keys, values = (part.squeeze(0) for part in mx.split(held, 2))
-        return mx.fast.scaled_dot_product_attention(q, keys, values, scale=scale, mask=self._past[row])
+        return attended(q, keys, values, scale, self._past[row])
+
+
+def attended(q: mx.array, keys: mx.array, values: mx.array, scale: float, mask: mx.array | str | None) -> mx.array:
+    """q (B, H, T, d), keys and values (B, Hkv, C, d) -> (B, H, T, d)."""
+    if q.shape[2] > 1 or mx.default_device() != mx.cpu:
+        return mx.fast.scaled_dot_product_attention(q, keys, values, scale=scale, mask=mask)
+    heads = q.reshape(*keys.shape[:2], -1, q.shape[3])  # those of one key as positions: one product of them, not many
+    return mx.fast.scaled_dot_product_attention(heads, keys, values, scale=scale, mask=mask).reshape(q.shape)
