@@ -34,6 +34,8 @@ MAX_VOICES = 500
 MAX_IN_MEMORY = 32  # voices, the last that were read
 CUT_CHARACTERS = 60  # of text and licence, in a list of all
 
+Stamp = tuple[int, int]  # a file's time and size
+
 
 @dataclass(frozen=True)
 class Segment:
@@ -194,7 +196,8 @@ class Store:
 
     def __init__(self, directory: Path, prefixes: Path, dropped: Callable[[str], None]):
         self._directory, self._prefixes, self._dropped = directory, prefixes, dropped
-        self._read: dict[str, tuple[tuple[int, int], Voice]] = {}  # by name: the file's time and size, what it held
+        self._read: dict[str, tuple[Stamp, Voice]] = {}  # by name: what the file held, the one read last at the end
+        self._rows: dict[str, tuple[Stamp, dict]] = {}  # the same for lists, of all that were read
         with suppress(OSError):  # who cannot write here can still speak
             for left in directory.glob(".*.partial"):
                 left.unlink(missing_ok=True)  # of a daemon that was killed
@@ -213,16 +216,14 @@ class Store:
     def read(self, name: str) -> Voice:
         path = self._path(name)
         try:
-            info = path.stat()
-            if not stat.S_ISREG(info.st_mode):
-                raise ValueError("not a file")
-            seen = info.st_mtime_ns, info.st_size
+            seen = _stamp(path)
             before, voice = self._read.pop(name, (None, None))
             if before != seen:
                 with path.open("rb") as file:
                     voice = unpack(file.read(m.MAX_VOICE_BYTES + 1))
                 if voice.name != name:
                     raise ValueError(f"it calls itself {voice.name}: `misoctl voices import` takes a voice's file")
+                self._rows[name] = seen, voice.about(cut=True)
             self._read[name] = seen, voice
             if len(self._read) > MAX_IN_MEMORY:
                 del self._read[next(iter(self._read))]
@@ -264,7 +265,7 @@ class Store:
                 with suppress(OSError):
                     partial.unlink()
                 raise
-            self._read.pop(voice.name, None)  # a file system's clock may not tell the two apart
+            self._drop(voice.name)  # a file system's clock may not tell the two apart
             sync(self._directory)
 
     def forget(self, name: str) -> dict:
@@ -277,7 +278,7 @@ class Store:
                 path.unlink()
             except FileNotFoundError:
                 raise ProtocolError("no_voice", f"there is no voice {name}") from None
-            self._read.pop(name, None)
+            self._drop(name)
             sync(self._directory)
         return about
 
@@ -289,6 +290,10 @@ class Store:
 
     def _about(self, name: str) -> dict:
         try:
+            with suppress(OSError, ValueError):
+                seen, row = self._rows.get(name, (None, None))
+                if seen == _stamp(self._path(name)):
+                    return row
             return self.read(name).about(cut=True)
         except ProtocolError as error:
             return {"name": name, "problem": error.message.encode(errors="replace").decode()[:400]}
@@ -298,6 +303,11 @@ class Store:
         if not m.is_name(name):
             raise ProtocolError("bad_value", m.NAME_RULE)
         return self._directory / (name + SUFFIX)
+
+    def _drop(self, name: str) -> None:
+        """What is known of its file."""
+        self._read.pop(name, None)
+        self._rows.pop(name, None)
 
     def _drop_prefixes(self, name: str, but: str = "") -> None:
         """What models have made of a voice that goes, unless that has the digest `but`."""
@@ -310,6 +320,14 @@ class Store:
         self._dropped(digest)
         for path in self._prefixes.glob(f"*-{digest[:16]}{SUFFIX}"):
             path.unlink(missing_ok=True)
+
+
+def _stamp(path: Path) -> Stamp:
+    """Of a file. Raises OSError, or ValueError where it is none."""
+    info = path.stat()
+    if not stat.S_ISREG(info.st_mode):
+        raise ValueError("not a file")
+    return info.st_mtime_ns, info.st_size
 
 
 @contextmanager

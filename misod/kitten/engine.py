@@ -119,9 +119,7 @@ class KittenEngine:
     def hear(self, pcm: np.ndarray, words: str, speaker: int) -> Generator[None, None, Heard]:
         """The prompt of the voice that it makes is read, too, for the next that asks for it."""
         if speaker:
-            raise RowFault(
-                f"{self.info.model} takes no speaker with a recording: that is a voice", "bad_value"
-            )
+            raise RowFault(f"{self.info.model} takes no speaker with a recording: that is a voice", "bad_value")
         making = self._sounder.submit(self.around.hear, pcm)
         while not making.done():
             wait([making], WAIT_S)

@@ -301,6 +301,8 @@ def test_memory_holds_the_voices_that_were_read_last(store, monkeypatch):
         store.write(voice(name), replace=False)
     assert [row["name"] for row in store.listing()] == ["anna", "bob", "cy"]
     assert [*store._read] == ["bob", "cy"]
+    monkeypatch.setattr(voices, "unpack", None)  # a list again opens no file
+    assert [row["name"] for row in store.listing()] == ["anna", "bob", "cy"]
     assert store.read("bob") is store.read("bob") and [*store._read] == ["cy", "bob"]
 
 
