@@ -18,7 +18,7 @@ import pytest
 from misod import doctor
 from misod.doctor import finding, machine, models, place, probe, sound
 from misod.doctor.finding import FAIL, OK, WARN, Finding, Site
-from misod.weights import budget, manifest
+from misod.weights import budget, manifest, sources
 from protocol import errors
 from protocol.paths import find_paths
 
@@ -396,6 +396,19 @@ def test_a_model_is_whole_or_says_which_file_is_not(home, site):
     assert state(models.whole(site, "miso", directory), said, "`misoctl rm miso`, then `misoctl pull miso`") == FAIL
     (directory / "model.safetensors").unlink()
     assert state(models.whole(site, "miso", directory), "model.safetensors is missing") == FAIL
+
+
+def test_a_kitten_put_here_by_hand_is_told_what_it_lacks_and_how_it_is_checked(home, site):
+    directory = home / "models" / "kitten"
+    for pattern in sources.KITTEN.wanted:
+        path = directory / pattern.replace("*", "x")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('{"type": "KITTEN2"}')
+    cure = f"`misoctl pull kitten --from {directory}`"
+    assert state(models.whole(site, "kitten", directory), "put here by hand", cure) == WARN
+    (directory / "voices" / "x").unlink()
+    said = f"{directory} lacks voices/*"
+    assert state(models.whole(site, "kitten", directory), said, "`misoctl rm kitten` and pull it") == FAIL
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"files": {"a": {}}}', '{"files": {"a": 1}, "precision": "q4"}'])
