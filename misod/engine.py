@@ -13,7 +13,7 @@ import numpy as np
 from misod.dialogues import Dialogue
 from misod.style import Style
 from misod.voices import Heard, Segment, Voice
-from misod.weights.models import BUNDLED, bundled, default_name
+from misod.weights.models import BUNDLED, bundled, default_name, mend
 
 T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a model: no path
@@ -211,6 +211,15 @@ def model_directory(model: str, models_dir: Path) -> Path:
     if not NAME.fullmatch(model) or not directory.is_dir():
         raise ModelError(f"no model named {model!r}: {BUNDLED} is bundled, others live in {models_dir}", "no_model")
     return directory
+
+
+def find_model(name: str, models_dir: Path) -> Path:
+    """The same, once what a pull left half done is mended. Where nobody can look, that is a ModelError, too."""
+    try:
+        mend(models_dir)
+        return model_directory(name, models_dir)
+    except OSError as error:
+        raise ModelError(f"{error.filename}: {error.strerror}") from None
 
 
 def open_engine(directory: Path, max_rows: int, prefixes: PrefixRoom | None = None) -> Engine:

@@ -37,7 +37,10 @@ def spoken(site: Site) -> Finding:
         return warn("model", "unknown while the settings are wrong", "mend the line `config` or `variables` first")
     names = here(site.paths)
     if wanted == "auto":
-        return ok("model", f"{default_name(wanted, site.paths.models)}, the best that is here")
+        try:
+            return ok("model", f"{default_name(wanted, site.paths.models)}, the best that is here")
+        except OSError as error:
+            return fail("model", f"{error.filename}: {error.strerror}", f"let misod read it, or {MOVE_HOME}")
     if wanted not in names:
         cure = f"set `model` to auto, or `misoctl pull {wanted}`" if wanted in PULLABLE else "set `model` to auto"
         return fail("model", f"{wanted!r} is set, but there are only {', '.join(names)}", cure)
