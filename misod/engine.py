@@ -12,8 +12,8 @@ import numpy as np
 
 from misod.dialogues import Dialogue
 from misod.style import Style
-from misod.voices import Segment, Voice
-from misod.weights.models import BUNDLED, bundled, default_name
+from misod.voices import Heard, Segment, Voice
+from misod.weights.models import BUNDLED, bundled, default_name, mend
 
 T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a model: no path
@@ -93,7 +93,6 @@ class Info:
     backend: str
     codec: str = ""  # its digest: voices are of one codec
     voices: Mapping[str, int] = field(default_factory=dict)  # its own by name, in lower case -> the speaker's number
-    keeps_voices: bool = True  # False: it speaks like a clip, and cannot learn one
 
 
 @dataclass(frozen=True)
@@ -118,15 +117,6 @@ class PrefixRoom:
     disk_limit_bytes: int = 4 << 30
 
 
-@dataclass(frozen=True)
-class Heard:
-    """A recording as a model takes it: codes (K, T) int16, and its transcript as it is read."""
-
-    codes: np.ndarray
-    spoken: str
-    codec_digest: str
-
-
 class RowFault(Exception):
     """This request cannot be spoken; the message says why. The engine and its other rows are untouched.
 
@@ -136,6 +126,21 @@ class RowFault(Exception):
     def __init__(self, message: str, code: str = "unspeakable"):
         super().__init__(message)
         self.code = code
+
+
+def check_codec(voice: Voice, info: Info) -> None:
+    """Raises RowFault where the voice is of another codec than the model's: nothing in it means anything there."""
+    if voice.codec_digest != info.codec:
+        by = f"{voice.model} (--model {voice.model} says it)" if voice.model else "another model"
+        raise RowFault(f"{_named(voice)} was learned with {by}: {info.model} has another codec", "bad_voice")
+
+
+def no_sound(voice: Voice, info: Info) -> RowFault:
+    return RowFault(f"{_named(voice)} holds what {info.model} has no sound for", "bad_voice")
+
+
+def _named(voice: Voice) -> str:
+    return f"the voice {voice.name}" if voice.name else "the clip"
 
 
 class ModelError(Exception):
@@ -211,6 +216,15 @@ def model_directory(model: str, models_dir: Path) -> Path:
     if not NAME.fullmatch(model) or not directory.is_dir():
         raise ModelError(f"no model named {model!r}: {BUNDLED} is bundled, others live in {models_dir}", "no_model")
     return directory
+
+
+def find_model(name: str, models_dir: Path) -> Path:
+    """The same, once what a pull left half done is mended. Where nobody can look, that is a ModelError, too."""
+    try:
+        mend(models_dir)
+        return model_directory(name, models_dir)
+    except OSError as error:
+        raise ModelError(f"{error.filename}: {error.strerror}") from None
 
 
 def open_engine(directory: Path, max_rows: int, prefixes: PrefixRoom | None = None) -> Engine:

@@ -34,7 +34,7 @@ def status(server: "Server", request: int, state: str) -> m.Status:
         frames=server.frames,
         spoken_s=server.spoken_s,
         drain_s=settings.drain_s,
-        voices=len(server.library.store.names()),
+        voices=server.library.voices,
         sessions=len(server.library.dialogues),
         socket=fit(str(server.paths.socket)),
         log=fit(str(server.paths.log), 4096),

@@ -296,8 +296,6 @@ class Worker(threading.Thread):
     def _check(self, say: Say | None, info: Info) -> None:
         """Raises RowFault where the model cannot do what is asked."""
         if say is None:
-            if not info.keeps_voices:
-                raise RowFault(f"{info.model} learns no voices: it speaks like a clip, `say --like CLIP`", "bad_voice")
             return
         options.check(say, info.engine, info.model)
         if say.own_voice and say.own_voice not in info.voices:
@@ -332,7 +330,7 @@ class Worker(threading.Thread):
         self._clips[_digest(job)] = heard
         while len(self._clips) > CLIPS:
             del self._clips[next(iter(self._clips))]
-        voice = Voice("", heard.codes, job.clip_text, heard.spoken, job.say.speaker, heard.codec_digest)
+        voice = Voice("", text=job.clip_text, speaker=job.say.speaker, **vars(heard))
         job.say = replace(job.say, voice=voice)
         self._prefill(job)
 

@@ -80,7 +80,7 @@ ERRORS = {
     "voice_exists": Entry(CANT_CREATE, "choose another name, or --replace it"),
     "bad_voice": Entry(BAD_DATA, "learn it again, from 1 to 30 s and with the model that is to speak it"),
     "no_session": Entry(NO_INPUT, "`misoctl sessions` shows those there are"),
-    "storage": Entry(IO_ERROR, "free some space there, or let misod write there"),
+    "storage": Entry(IO_ERROR, "free some space there, or let misod read and write there"),
     "degenerate": Entry(SOFTWARE, "try another --seed, or --preset stable"),
     "engine": Entry(SOFTWARE, "try another --seed; the daemon's log says more"),
     "lost": Entry(UNAVAILABLE, "try again: the next request starts a new daemon"),

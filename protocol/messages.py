@@ -14,7 +14,7 @@ CLIP_HZ = 24_000  # of a clip, mono s16: clients convert
 MAX_CLIP_BYTES = 30 * CLIP_HZ * 2  # 30 s = 1.44 MB
 MIN_CLIP_BYTES = 3840  # 80 ms, a frame
 MAX_CLIP_TEXT_BYTES = 6000  # what is said in it: 200 a second
-MAX_VOICE_BYTES = 128 << 10  # a voice's file: 32 codebooks x 375 frames x 2, and words
+MAX_VOICE_BYTES = 640 << 10  # a voice's file: of KittenTTS 2 10 s of its recording, 480,000 bytes, and words
 MAX_LISTING_BYTES = 1 << 20
 MAX_TEXT_BYTES = 60_000  # about 10,000 words, over an hour of speech
 MAX_SPOKEN_BYTES = 1 << 20  # numbers grow several times when written out
