@@ -5,9 +5,9 @@ from dataclasses import asdict
 
 from misod import options
 from misod.engine import Row
+from misod.orders import Piece, Ready
 from misod.scheduler import Job
 from misod.session import Session
-from misod.worker import Piece, Ready
 from protocol import messages as m
 
 MAX_LINE_BYTES = 1024

@@ -19,6 +19,7 @@ import misod
 from misod import engine, runtime, style, worker
 from misod.config import Settings
 from misod.library import ANSWERS, Library
+from misod.orders import NOTHING
 from misod.receipt import error, piece, receipt
 from misod.router import Router
 from misod.scheduler import Key
@@ -276,7 +277,7 @@ class Server:
             end = "cancelled" if session.closing else event.end  # they may have crossed: what was asked counts
             if end == "eos" and session.dialogue:
                 self.library.dialogues.add(self.ready.info, event.job.row)
-            done = receipt(session, event.job, end, self.ready or worker.NOTHING)
+            done = receipt(session, event.job, end, self.ready or NOTHING)
             if done.seconds >= TELLING_S:
                 self.rtf = done.rtf
             self._send(session.peer, done)
