@@ -416,7 +416,7 @@ def test_a_daemon_of_another_minor_version_is_warned_of_once(home, tmp_path):
 
     done, _ = with_daemon(home, answers, "say", "hi", "-o", str(tmp_path / "o.wav"))
     assert (done.returncode, done.stdout) == (0, b"")
-    assert done.stderr == b"misoctl: misod speaks protocol 1.7, misoctl 1.1: restart it soon\n"
+    assert done.stderr == b"misoctl: misod speaks protocol 1.7, misoctl 1.2: restart it soon\n"
     assert (tmp_path / "o.wav").stat().st_size == 44 + 3840
 
 
