@@ -18,6 +18,7 @@ from misoctl.http.verb import http
 from misoctl.options import no_rate, output_options
 from misoctl.playing.devices import devices
 from misoctl.playing.options import play_options
+from misoctl.quick import BESIDE_HELP, FLAG, quick_options
 from misoctl.talk import hush, tell
 from protocol import errors
 from protocol.errors import Failure
@@ -104,6 +105,7 @@ for verb in (*handed.VERBS, *voices.VERBS, service.service, devices, http, hush_
 @click.option("--no-normalize-loudness", "level", flag_value=False, default=None, help="As loud as the model makes it.")
 @click.option("--model", metavar="NAME", help="Speak with this model; `misoctl list` shows which are here.")
 @click.option("--keep-alive", "keep_alive_s", type=SECONDS, callback=finite, help=KEEP_HELP)
+@quick_options
 @floor_options
 @click.option("--no-start", is_flag=True, help="Do not start misod; exit 69 where none runs.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
@@ -164,9 +166,11 @@ def replay(receipt, quiet, where, play) -> None:
     talk, wanted = hush if quiet else tell, read(receipt)
     floor = Floor({}, outputs.target is None, wanted.text, resumes=False)
     with floor, outputs.open(play.telling(talk)) as sink, connect(find_paths(), True, talk) as client:
-        *_, now = client.load(wanted.model)
+        *_, now = client.load(wanted.model, quick_start=wanted.quick_digest and True)
         if now.digest != wanted.digest:
             raise Failure(errors.BAD_DATA, f"{receipt} was spoken by other weights than {now.model} has", "pull those")
+        if wanted.quick_digest and client.status().quick_digest != wanted.quick_digest:
+            raise Failure(errors.BAD_DATA, f"{receipt} was begun by other weights than kitten has", "pull those")
         voices.check_digest(client, receipt, wanted.options.get("voice"), wanted.voice_digest, wanted.model)
         words = floor.take(client, lambda: Client(find_paths()), talk, sink)
         done = speak(client, words, wanted.options | {"model": wanted.model}, sink, talk, came=floor.came)
@@ -200,6 +204,8 @@ def status(as_json) -> None:
     if now.detail:
         click.echo(f"  why       {now.detail}")
     click.echo(f"  model     {now.model} {now.digest[:12]} on {now.backend or '-'}, {speed}")
+    if now.quick_digest:
+        click.echo(f"  beside    kitten {now.quick_digest[:12]}, for --quick-start")
     click.echo(f"  rows      {now.speaking} speaking, {now.parked} parked, {now.queued} queued, at most {now.max_rows}")
     click.echo(f"  floor     {floor}")
     click.echo(f"  served    {now.requests} requests, {now.spoken_s:.1f} s of speech")
@@ -215,13 +221,15 @@ def status(as_json) -> None:
 @cli.command()
 @click.argument("model", required=False)
 @click.option("--keep-alive", "keep_alive_s", type=SECONDS, callback=finite, help=KEEP_HELP)
+@click.option(FLAG, "quick", is_flag=True, help=BESIDE_HELP)
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
-def load(model, keep_alive_s, quiet) -> None:
+def load(model, keep_alive_s, quick, quiet) -> None:
     """Have MODEL ready, so that the next `say` starts at once; what speaks is finished first.
 
     \b
       misoctl load                     whichever is loaded, else the default
       misoctl load miso --keep-alive 600
+      misoctl load --quick-start       kitten beside it
     """
     from misoctl.speech import telling
     from misoctl.start import connect
@@ -229,8 +237,8 @@ def load(model, keep_alive_s, quiet) -> None:
 
     talk = hush if quiet else tell
     with connect(find_paths(), True, talk) as client:
-        *_, now = telling(client.load(model, keep_alive_s), talk)
-    talk(f"{now.model} is ready, loaded in {now.load_s:.2f} s")
+        *_, now = telling(client.load(model, keep_alive_s, quick or None), talk)
+    talk(f"{now.model} is ready{', kitten beside it' * quick}, loaded in {now.load_s:.2f} s")
 
 
 @cli.command()

@@ -12,6 +12,7 @@ from misod.scheduler import Job, Key
 class Submit:
     """`say` None: only have the model, or learn the clip. `model`: "" is whichever is loaded, else the default; None:
     free it. `clip`: s16 at the codec's rate, to be heard first; `speaker`: the number of the voice that is learned.
+    `quick`: have what starts quickly, too.
     """
 
     key: Key
@@ -21,6 +22,7 @@ class Submit:
     clip: bytes = b""
     clip_text: str = ""
     speaker: int = 0
+    quick: bool = False
 
 
 @dataclass(frozen=True)

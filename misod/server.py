@@ -151,6 +151,7 @@ class Server:
             voice=voice,
             own_voice=say.voice if say.voice and not voice else "",
             dialogue=dialogue,
+            quick=say.quick_start,
         )
         # before anything is sent: to a peer that is gone that fails, and its cancel must not overtake
         heard = say.model or "", say.keep_alive_s, say.clip, say.clip_text
@@ -176,16 +177,18 @@ class Server:
             raise errors.ProtocolError("busy", f"{len(self.sessions)} requests wait or speak already", request)
 
     def _on_load(self, peer: bytes, load: m.Load) -> None:
-        self._change_model(peer, load.id, load.model or "", load.keep_alive_s)
+        self._change_model(peer, load.id, load.model or "", load.keep_alive_s, quick=bool(load.quick_start))
 
     def _on_unload(self, peer: bytes, unload: m.Unload) -> None:
         self._change_model(peer, unload.id, None, None)
 
-    def _change_model(self, peer: bytes, request: int, model: str | None, keep_alive_s: float | None) -> None:
+    def _change_model(
+        self, peer: bytes, request: int, model: str | None, keep_alive_s: float | None, quick: bool = False
+    ) -> None:
         self._check_room(peer, request)
         session = Session(peer, request, time.monotonic(), speaks=False)
         self.sessions[session.key] = session
-        self.worker.inbox.put(worker.Submit(session.job, None, model, keep_alive_s))
+        self.worker.inbox.put(worker.Submit(session.job, None, model, keep_alive_s, quick=quick))
 
     def _on_learn(self, peer: bytes, learn: m.Learn) -> None:
         self._check_room(peer, learn.id)
@@ -220,7 +223,7 @@ class Server:
                 self.worker.inbox.put(worker.Credit(session.job, frames))
 
     def _on_status(self, peer: bytes, asked: m.StatusRequest) -> None:
-        self._send(peer, status(self, asked.id, self._state()))
+        self._send(peer, status(self, asked.id, self._state(), quick=bool(asked.quick_start)))
 
     def _on_drain(self, peer: bytes, drain: m.Drain) -> None:
         self._send(peer, status(self, drain.id, "draining"))
@@ -278,7 +281,7 @@ class Server:
             if end == "eos" and session.dialogue:
                 self.library.dialogues.add(self.ready.info, event.job.row)
             done = receipt(session, event.job, end, self.ready or NOTHING)
-            if done.seconds >= TELLING_S:
+            if done.seconds >= TELLING_S and done.quick_digest is None:
                 self.rtf = done.rtf
             self._send(session.peer, done)
 

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from misod import options
+from misod import options, quick
 from misod.engine import Chunk, Engine, Fault, Heard, Info, Memory, ModelError, Models, RowFault, Say
 from misod.loudness import TARGET_LUFS, Leveller
 from misod.orders import (
@@ -63,6 +63,7 @@ class Worker(threading.Thread):
         self._scheduler = Scheduler(max_rows)
         self._engine: Engine | None = None
         self._name = ""  # of the directory it was loaded from
+        self._load_s = 0.0
         self._clips: dict[bytes, Heard] = {}  # by digest, the least recently used first
 
     def run(self) -> None:
@@ -96,8 +97,8 @@ class Worker(threading.Thread):
 
     def _obey(self, order) -> None:
         match order:
-            case Submit(key, say, model, keep_alive_s, clip, clip_text, speaker):
-                self._scheduler.submit(Job(key, say, model, keep_alive_s, clip, clip_text, speaker))
+            case Submit(key, say, model, keep_alive_s, clip, clip_text, speaker, beside):
+                self._scheduler.submit(Job(key, say, model, keep_alive_s, clip, clip_text, speaker, beside))
             case Credit(key, frames):
                 if job := self._scheduler.credit(key, frames):
                     self._pass_on(job)
@@ -125,6 +126,8 @@ class Worker(threading.Thread):
         must_change = head is not None and self._must_change(head)
         if must_change and not self._scheduler.speaks:
             self._change(head)
+        elif job := self._scheduler.due():
+            self._around_one_row(job, lambda job: job.row.due())
         elif not must_change and (job := self._scheduler.admit()):
             self._admit(job)
         elif job := self._scheduler.hearing():
@@ -148,7 +151,10 @@ class Worker(threading.Thread):
         """Whether the job needs another model than the one that is there: then every row leaves first."""
         if job.model is None:
             return self._engine is not None
-        return self._engine is None or job.model not in ("", self._name)
+        return self._engine is None or job.model not in ("", self._name) or self._lacks(job)
+
+    def _lacks(self, job: Job) -> bool:
+        return job.quick and not self._engine.info.quick_digest
 
     def _change(self, job: Job) -> None:
         """Free the model, and load the one the job needs. A name that is no model's changes nothing."""
@@ -164,6 +170,8 @@ class Worker(threading.Thread):
             self._unload()
             self._load(directory, job.model)
         job.model = directory.name  # it may have been asked for as the default
+        if self._engine and self._lacks(job):
+            self._load_beside(job)
 
     def _admit(self, job: Job) -> None:
         self.keep_alive_s = job.keep_alive_s or self.keep_alive_s
@@ -192,10 +200,15 @@ class Worker(threading.Thread):
             raise RowFault(f"there is no voice {say.own_voice}", "no_voice")
 
     def _prefill(self, job: Job) -> None:
-        job.row = self._engine.prefill(job.say)
+        job.row = quick.prefill(self._engine, job.say)
+        self._level(job)
+
+    def _level(self, job: Job) -> None:
+        """What comes next: the utterance, or what another voice says of it."""
         if job.say.level:
             usual_lufs = TARGET_LUFS if job.row.usual_lufs is None else job.row.usual_lufs
-            job.samples.leveller = Leveller(self._engine.sample_rate, start_gain_db=TARGET_LUFS - usual_lufs)
+            gain_db, before = TARGET_LUFS - usual_lufs, job.samples.leveller
+            job.samples.leveller = Leveller(self._engine.sample_rate, start_gain_db=gain_db, after=before)
 
     def _begin_hearing(self, job: Job) -> None:
         """Of a clip to learn, or to speak like, which may have been heard before."""
@@ -250,7 +263,10 @@ class Worker(threading.Thread):
                 self._deliver(job, result, took_s)
 
     def _deliver(self, job: Job, chunk: Chunk, took_s: float) -> None:
-        pcm = job.samples.finish(chunk.pcm, self._engine.sample_rate, last=chunk.end is not None)
+        last = chunk.seam or chunk.end is not None
+        pcm = job.samples.finish(chunk.pcm, self._engine.sample_rate, last)
+        if chunk.seam:
+            self._level(job)
         size = 2 * self._engine.frame_samples
         frames = [pcm[i : i + size] for i in range(0, len(pcm), size)]
         job.busy_s += took_s
@@ -312,10 +328,26 @@ class Worker(threading.Thread):
             return
         self._name = directory.name
         self._scheduler.max_rows = self._engine.max_rows
+        self._load_s = time.monotonic() - began_s
+        self._ready()
+
+    def _load_beside(self, job: Job) -> None:
+        """What starts quickly; or an error for who asked, and the model speaks on."""
+        self._post(Loading())
+        began_s = time.monotonic()
+        try:
+            self._engine = quick.beside(self._engine, self._models)
+            self._load_s += time.monotonic() - began_s
+        except ModelError as error:
+            log.error("nothing goes beside the model: %s", error)
+            self._fail(job, error.code, str(error))
+        self._ready()
+
+    def _ready(self) -> None:
         self.memory = self._engine.memory()
-        took_s = time.monotonic() - began_s
-        log.info("%s ready in %.2f s on %s", self._engine.info.model, took_s, self._engine.info.backend)
-        self._post(Ready(self._engine.info, self._engine.sample_rate, self._engine.max_rows, took_s))
+        info = self._engine.info
+        log.info("%s ready in %.2f s on %s", info.model, self._load_s, info.backend)
+        self._post(Ready(info, self._engine.sample_rate, self._engine.max_rows, self._load_s))
 
     def _unload(self) -> None:
         if self._engine is None:
