@@ -136,34 +136,21 @@ class QuickStart:
         """Kitten first. Beside it the model makes a frame of each row that is its own, or is to be ready in time."""
         opening = [row for row in rows if isinstance(row, QuickRow) and row.opening]
         making = [row for row in rows if not isinstance(row, QuickRow) or row.makes]
-        results: dict[int, Chunk | Fault] = {}
+        results: dict[int, Chunk | Fault | None] = {}
         if opening:
             heard = self._kitten.step([row.first for row in opening], SLICE_S if making else None)
-            results = {id(row): result for row, result in zip(opening, heard, strict=True)}
+            results |= {id(row): _heard(row, chunk) for row, chunk in zip(opening, heard, strict=True)}
             for row in opening:
-                self._hear(row, results[id(row)])
+                if row.later and not row.rest and (row.heard or row.first.sounds):
+                    row.due = partial(self._begin, row)
         if making:
-            parts = [row.rest if isinstance(row, QuickRow) else row for row in making]
-            for row, result in zip(making, self._main.step(parts), strict=True):
-                if isinstance(row, QuickRow) and isinstance(result, Chunk):
-                    row.held += [result] if len(result.pcm) or result.end else []
-                else:
-                    results[id(row)] = result
-        faults = {at: result for at, result in results.items() if isinstance(result, Fault)}
-        return [
-            faults.get(id(row)) or (self._give(row) if isinstance(row, QuickRow) else results[id(row)]) for row in rows
-        ]
-
-    def _hear(self, row: QuickRow, chunk: Chunk | Fault) -> None:
-        """Kitten's. Nothing is given before the model has begun: what is wrong with its part shall be told first."""
-        if isinstance(chunk, Fault):
-            return
-        row.heard += [chunk] if len(chunk.pcm) or chunk.end else []
-        row.opening = chunk.end is None
-        if row.later and not row.rest and (row.heard or row.first.sounds):
-            row.due = partial(self._begin, row)
+            made = self._main.step([row.rest if isinstance(row, QuickRow) else row for row in making])
+            for row, chunk in zip(making, made, strict=True):
+                results[id(row)] = results.get(id(row)) or _held(row, chunk)
+        return [results.get(id(row)) or self._give(row) for row in rows]
 
     def _give(self, row: QuickRow) -> Chunk:
+        """Nothing before the model has begun: what is wrong with its part is told before any sound."""
         if row.heard and not row.due:
             return self._told(row, row.heard.popleft(), row.first)
         if row.held and not (row.opening or row.heard):
@@ -219,3 +206,20 @@ class QuickStart:
     def close(self) -> None:
         self._kitten.close()
         self._main.close()
+
+
+def _heard(row: QuickRow, chunk: Chunk | Fault) -> Fault | None:
+    """Of kitten. What there is to hear waits in the row."""
+    if isinstance(chunk, Fault):
+        return replace(chunk, message=f"{QUICK}, which begins: {chunk.message}")
+    row.heard += [chunk] if len(chunk.pcm) or chunk.end else []
+    row.opening = chunk.end is None
+    return None
+
+
+def _held(row: Row, chunk: Chunk | Fault) -> Chunk | Fault | None:
+    """Of the model: as it is, but for what waits in a quick start's row."""
+    if isinstance(chunk, Fault) or not isinstance(row, QuickRow):
+        return chunk
+    row.held += [chunk] if len(chunk.pcm) or chunk.end else []
+    return None

@@ -329,6 +329,7 @@ class Worker(threading.Thread):
         self._name = directory.name
         self._scheduler.max_rows = self._engine.max_rows
         self._load_s = time.monotonic() - began_s
+        log.info("%s ready in %.2f s on %s", directory.name, self._load_s, self._engine.info.backend)
         self._ready()
 
     def _load_beside(self, job: Job) -> None:
@@ -337,7 +338,9 @@ class Worker(threading.Thread):
         began_s = time.monotonic()
         try:
             self._engine = quick.beside(self._engine, self._models)
-            self._load_s += time.monotonic() - began_s
+            took_s = time.monotonic() - began_s
+            self._load_s += took_s
+            log.info("%s ready beside it in %.2f s", quick.QUICK, took_s)
         except ModelError as error:
             log.error("nothing goes beside the model: %s", error)
             self._fail(job, error.code, str(error))
@@ -345,9 +348,7 @@ class Worker(threading.Thread):
 
     def _ready(self) -> None:
         self.memory = self._engine.memory()
-        info = self._engine.info
-        log.info("%s ready in %.2f s on %s", info.model, self._load_s, info.backend)
-        self._post(Ready(info, self._engine.sample_rate, self._engine.max_rows, self._load_s))
+        self._post(Ready(self._engine.info, self._engine.sample_rate, self._engine.max_rows, self._load_s))
 
     def _unload(self) -> None:
         if self._engine is None:
