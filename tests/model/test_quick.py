@@ -146,7 +146,7 @@ def test_letters_that_the_model_has_none_for_are_left_out_and_counted(both):
 
 def test_a_fault_of_kitten_names_it_and_cancelling_frees_both(both, kitten, monkeypatch):
     monkeypatch.setattr(kitten.around, "silent", set(range(1, 10_000)))
-    *_, last = given(both, prefill(both, quickly(max_seconds=2.0)))
+    *_, last = given(both, prefill(both, quickly(max_seconds=0.6)))
     assert isinstance(last, Fault) and last.code == "degenerate" and last.message.startswith("kitten, which begins: ")
     monkeypatch.setattr(kitten.around, "silent", set())
     row = prefill(both, quickly())

@@ -95,7 +95,7 @@ def test_stop_without_a_daemon_is_no_error(misoctl):
 def test_version_says_that_none_runs(misoctl):
     done = misoctl("--version")
     assert done.returncode == 0
-    assert re.fullmatch(rb"misoctl \d+\.\d+\.\d+ \(protocol 1\.1\)\nmisod   not running\n", done.stdout)
+    assert re.fullmatch(rb"misoctl \d+\.\d+\.\d+ \(protocol 1\.2\)\nmisod   not running\n", done.stdout)
 
 
 def test_no_start_makes_no_file(misoctl, tmp_path):
