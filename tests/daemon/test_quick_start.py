@@ -42,10 +42,10 @@ def samples(home: Home, name: str) -> bytes:
         return file.readframes(file.getnframes())
 
 
-def spoken(raw: Raw, text: str, **options) -> tuple[bytes, m.Done]:
+def spoken(raw: Raw, text: str, **options) -> tuple[bytes, m.Accepted, m.Done]:
     raw.say(1, text, seed=SEED, **options)
     got = raw.until(m.Done, ack=True)
-    return b"".join(frame.data for frame in frames_of(got)), got[-1]
+    return b"".join(frame.data for frame in frames_of(got)), got[0], got[-1]
 
 
 def load(raw: Raw, **options) -> None:
@@ -70,13 +70,14 @@ def test_the_first_sentence_is_kittens_the_rest_the_models_to_the_sample_and_rep
         assert raw.ping().quick_digest is None  # of whom it is not known that they know the field
         raw.say(1, "Hello.", quick_start="", session="talk")
         assert raw.until(m.Error)[-1].code == "bad_value"
-        whole, _ = spoken(raw, FIRST + REST)
+        whole, accepted, _ = spoken(raw, FIRST + REST)
         assert whole == samples(both, "plain")
-        rest, _ = spoken(raw, REST)
-        first, done = spoken(raw, FIRST, quick_start="")
+        assert accepted.rtf is None  # a quick start tells nothing of how fast the model is
+        rest, *_ = spoken(raw, REST)
+        first, _, done = spoken(raw, FIRST, quick_start="")
         assert samples(both, "quick") == first + rest and done.quick_digest == quick["quick_digest"]
         assert (samples(both, "parts/0001"), samples(both, "parts/0002")) == (first, rest)
-        alone, done = spoken(raw, FIRST, model="kitten", quick_start="")
+        alone, _, done = spoken(raw, FIRST, model="kitten", quick_start="")
         assert alone == first and (done.not_quick, done.quick_digest) == ("kitten speaks all of it", None)
     again = both.misoctl("replay", str(both.path / "quick.json"), "-o", str(both.path / "again.wav"))  # loads both
     assert again.returncode == errors.OK, again.stderr
