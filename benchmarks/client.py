@@ -21,13 +21,15 @@ from protocol import messages as m
 from protocol.paths import find_paths
 
 TEXT = "It is done."
-IMPORTS = "import misoctl.client, misoctl.receipt, misoctl.script, misoctl.speech, misoctl.start, protocol.paths"
+COMMAND_LINE = "import gc; gc.set_threshold(100_000); import misoctl.cli, misoctl.say"
+IMPORTS = "import misoctl.saying, misoctl.client, protocol.paths"
 STEPS = {
     "Python": "pass",
-    "the command line": "import misoctl.cli",
-    "what say imports": f"import misoctl.cli; {IMPORTS}",
-    "zmq": f"import misoctl.cli; {IMPORTS}; import zmq",
-    "connect and hello": f"import misoctl.cli; {IMPORTS}; misoctl.client.Client(protocol.paths.find_paths()).close()",
+    "click": "import click",
+    "the command line": COMMAND_LINE,
+    "what say imports": f"{COMMAND_LINE}; {IMPORTS}",
+    "zmq": f"{COMMAND_LINE}; {IMPORTS}; import zmq",
+    "connect and hello": f"{COMMAND_LINE}; {IMPORTS}; misoctl.client.Client(protocol.paths.find_paths()).close()",
 }
 
 

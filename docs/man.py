@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 import click
 
-from misoctl import kitten
 from misoctl.cli import cli
+from misoctl.options import Sectioned
 from misod.cli import main as misod
 from protocol import errors
 
@@ -68,19 +68,18 @@ def _parts(context: click.Context) -> tuple[str, dict[str, list[str]]]:
     examples = [line for text in paragraphs if text.startswith("\b") for line in text.splitlines()[1:]]
     told = [" ".join(text.split()) for text in paragraphs if not text.startswith("\b")]
     usage = " ".join(context.command.collect_usage_pieces(context))
-    options = [param for param in context.command.params if isinstance(param, click.Option)]
+    command = context.command
+    options = [
+        record
+        for param in command.params
+        if isinstance(param, click.Option) and (record := param.get_help_record(context))
+    ]
+    sections = command.in_sections(context) if isinstance(command, Sectioned) else {"Options": options}
     parts = {
         "SYNOPSIS": [f"\\fB{_plain(context.command_path)}\\fP {_plain(usage)}"],
         "EXAMPLES": [".nf", *map(_plain, examples), ".fi"] if examples else [],
         "DESCRIPTION": [line for text in told for line in (".PP", _plain(text))],
-        "OPTIONS": _list(
-            option.get_help_record(context)
-            for option in options
-            if not option.hidden and not isinstance(option, kitten.Option)
-        ),
-        kitten.TITLE.upper(): _list(
-            option.get_help_record(context) for option in options if isinstance(option, kitten.Option)
-        ),
+        **{title.upper(): _list(records) for title, records in sections.items()},
     }
     return " ".join(summary.split()), {title: lines for title, lines in parts.items() if lines}
 

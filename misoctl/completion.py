@@ -71,3 +71,16 @@ def script(shell: str, program: click.Command) -> str:
     from click.shell_completion import get_completion_class
 
     return get_completion_class(shell)(program, {}, "misoctl", VARIABLE).source()
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "fish", "zsh"]))
+def completion_verb(shell) -> None:
+    """Print what SHELL must read to complete verbs, options, voices, models and files.
+
+    \b
+      eval "$(misoctl completion bash)"       # in ~/.bashrc; bash 4.4 or newer
+      eval "$(misoctl completion zsh)"        # in ~/.zshrc, after compinit
+      misoctl completion fish | source        # in ~/.config/fish/config.fish
+    """
+    click.echo(script(shell, click.get_current_context().find_root().command))

@@ -1,12 +1,12 @@
 """Verbs that misod has too: misoctl reads the command line and becomes misod, which has what the work needs."""
 
-import math
 import os
 import sys
 from typing import NoReturn
 
 import click
 
+from misoctl.options import json_option, quiet_option
 from protocol.errors import near
 from protocol.exits import Verbs
 
@@ -15,7 +15,7 @@ def hand_over(*arguments: str) -> NoReturn:
     """-P: not a misod that lies in the caller's directory."""
     for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed
         stream.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "misod", *arguments])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "misod.handed", *arguments])
 
 
 class Handed(click.Command):
@@ -27,13 +27,6 @@ class Handed(click.Command):
 
     def invoke(self, ctx: click.Context) -> NoReturn:
         hand_over(*ctx.command_path.split()[1:], *ctx.meta["arguments"])
-
-
-def finite(_ctx, param: click.Parameter, value: float | None) -> float | None:
-    """NaN is neither below nor above a range, so click lets it through."""
-    if value is not None and math.isnan(value):
-        raise click.BadParameter(f"nan is not in the range {param.type.min:g}<=x<={param.type.max:g}.")
-    return value
 
 
 PULLABLE = ("miso", "kitten")
@@ -61,10 +54,6 @@ def _known(_ctx, _param, model: str) -> str:
     if model in PULLABLE:
         return model
     raise click.BadParameter(f"there is no model {model!r} to pull: {near(model, PULLABLE)}")
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="As JSON, on standard output.")
-quiet_option = click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 
 
 @click.command(cls=Handed)
@@ -238,6 +227,3 @@ def edit(**_) -> None:
       misoctl config edit
       EDITOR="code --wait" misoctl config edit
     """
-
-
-VERBS = (config, doctor, normalize, *MODEL_VERBS)

@@ -5,8 +5,9 @@ from functools import wraps
 
 import click
 
-FLAG = "--quick-start"
-BESIDE_HELP = "Have kitten ready beside it, for `say --quick-start`."
+beside_option = click.option(
+    "--quick-start", "quick", is_flag=True, help="Have kitten ready beside it, for `say --quick-start`."
+)
 
 
 def _lower(_ctx, _param, name: str | None) -> str | None:
@@ -29,7 +30,7 @@ def quick_options(verb: Callable) -> Callable:
 
     for option in (
         click.option("--quick-voice", metavar="NAME", callback=_lower, help="Which of kitten's voices says it."),
-        click.option(FLAG, "quick", is_flag=True, help="Let kitten say the first sentence: it is heard sooner."),
+        click.option("--quick-start", "quick", is_flag=True, help="Kitten says the first sentence, the model the rest."),
     ):
         with_quick = option(with_quick)
     return with_quick

@@ -2,25 +2,24 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
 import click
 
 from misoctl import detached, voices
 from misoctl.client import Client, preflight
-from misoctl.events import Events
 from misoctl.floor import Floor
-from misoctl.follow import Lines, follow_lines
-from misoctl.highlight import Highlight
 from misoctl.outputs import Outputs
-from misoctl.progress import Progress
 from misoctl.receipt import Hashed, to_json
 from misoctl.screen import Screen, is_terminal
 from misoctl.speech import read_script, read_text, report, speak
 from misoctl.start import connect
 from misoctl.talk import hush, tell
-from misoctl.watch import Face, Watch
 from protocol.paths import find_paths
+
+if TYPE_CHECKING:  # 8 ms, where nobody looks on
+    from misoctl.watch import Face, Watch
 
 
 def run(
@@ -63,28 +62,36 @@ def run(
         ):
             yield sink, client
 
-    with Watch(*faces) as watch:
+    with _watching(faces) as watch:
+        over = watch.over if watch else iter
         if follow:
             with ready() as (sink, client):
-                floor.take(client, lambda: Client(find_paths()), tell_waits, sink)
-                for done, line in follow_lines(client, Lines(0, talk), options, sink, tell_waits, talk, watch):
-                    if as_json:
-                        click.echo(to_json(done, line, options, sink))
-                    report(done, True, strict)  # figures of each line would be noise
+                floor.take(client, lambda: Client(find_paths()), tell_waits, sink, over)
+                _follow(client, options, sink, tell_waits, talk, watch, as_json, strict)
         while floor.rest:
             with ready() as (sink, client):
-                words = floor.take(client, lambda: Client(find_paths()), tell_waits, sink, watch.over)
+                words = floor.take(client, lambda: Client(find_paths()), tell_waits, sink, over)
                 done = speak(client, words, options, sink, tell_waits, watch, came=floor.came)
-            if floor.rest:
-                watch.cut(floor.skipped)
+            if watch and floor.rest:
+                watch.cut(floor.skipped, floor.lost)
         if floor.end:
-            watch.cut(0)
+            if watch:
+                watch.cut(0, floor.lost)
             floor.report(talk, data)
     if follow or floor.end:
         return
     if as_json:
         click.echo(to_json(done, words, options, sink))
     report(done, quiet, strict)
+
+
+def _follow(client, options, sink, tell_waits, talk, watch, as_json, strict) -> None:
+    from misoctl.follow import Lines, follow_lines
+
+    for done, line in follow_lines(client, Lines(0, talk), options, sink, tell_waits, talk, watch):
+        if as_json:
+            click.echo(to_json(done, line, options, sink))
+        report(done, True, strict)  # figures of each line would be noise
 
 
 def _check_together(script, follow, stems, as_json, highlight, events, wait) -> None:
@@ -111,14 +118,30 @@ def _check_follow(text, source, script, wish) -> None:
         raise click.UsageError("--follow reads standard input, which is closed")
 
 
-def _faces(quiet: bool, highlight: bool, events: bool) -> tuple[list[Face], Callable, Callable]:
+def _watching(faces: "list[Face]") -> "AbstractContextManager[Watch | None]":
+    if not faces:
+        return nullcontext()
+    from misoctl.watch import Watch
+
+    return Watch(*faces)
+
+
+def _faces(quiet: bool, highlight: bool, events: bool) -> "tuple[list[Face], Callable, Callable]":
     """Who looks on, how to tell a line, and how to tell what is waited for."""
     screen = Screen() if is_terminal() and (highlight or not quiet) else None
-    faces: list[Face] = [Highlight(screen)] if highlight else []
+    faces: list[Face] = []
+    if highlight:
+        from misoctl.highlight import Highlight
+
+        faces.append(Highlight(screen))
     progress = screen is not None and not quiet
     if progress:
+        from misoctl.progress import Progress
+
         faces.append(Progress(screen, words=not highlight))
     if events:
+        from misoctl.events import Events
+
         faces.append(Events())
     talk = hush if quiet else screen.tell if screen else tell
     return faces, talk, hush if progress else talk

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from misoctl.handed import json_option, quiet_option
+from misoctl.options import json_option, quiet_option
 from misoctl.talk import hush, tell
 from protocol import errors
 from protocol.errors import Failure

@@ -3,17 +3,20 @@
 import codecs
 import sys
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import click
 
 from misoctl import detached
 from misoctl.client import Client
 from misoctl.receipt import Hashed
-from misoctl.script import Script, parse
-from misoctl.watch import Watch
 from protocol import errors
 from protocol import messages as m
 from protocol.errors import Failure
+
+if TYPE_CHECKING:
+    from misoctl.script import Script
+    from misoctl.watch import Watch
 
 WAITS = {
     "loading": "loading the model",
@@ -23,7 +26,9 @@ WAITS = {
 }
 
 
-def read_script(words: tuple[str, ...], source: str | None, path: str) -> Script:
+def read_script(words: tuple[str, ...], source: str | None, path: str) -> "Script":
+    from misoctl.script import parse
+
     if words or source is not None:
         raise click.UsageError("give TEXT, -f or --script, one of them")
     script = parse(_read_source(path, ()), "standard input" if path == "-" else path)
@@ -91,7 +96,7 @@ def speak(
     options: dict,
     sink: Hashed,
     tell: Callable[[str], None],
-    watch: Watch | None = None,
+    watch: "Watch | None" = None,
     goes_on: tuple[str, ...] = (),
     came: Callable[[m.Message], None] = lambda _: None,
 ) -> m.Done:
@@ -99,13 +104,13 @@ def speak(
 
     `goes_on`: codes of errors after which the sink is written on.
     """
-    watch = watch or Watch()
     if sink.player:
         sink.player.expect(text, options.get("max_seconds"))
-    watch.begin(text, options, sink)
     stream = client.say(text=text, **options)
+    if watch:
+        watch.begin(text, options, sink)
     try:
-        for message in telling(watch.over(stream), tell):
+        for message in telling(watch.over(stream) if watch else stream, tell):
             came(message)
             _take(message, sink)
     except BaseException as error:
@@ -130,6 +135,8 @@ def _take(message: m.Message, sink: Hashed) -> None:
         sink.write(message.data, message.rate)
     elif isinstance(message, m.Done) and message.end == "cancelled":
         sink.close(whole=False)
+    elif isinstance(message, m.Done) and sink.player:
+        sink.player.made()
 
 
 def telling(stream: Iterator[m.Message], tell: Callable[[str], None]) -> Iterator[m.Message]:
@@ -163,5 +170,5 @@ def report(done: m.Done, quiet: bool, strict: bool) -> None:
     if done.end == "cap":
         click.echo("misoctl: the speech reached its longest allowed length and was cut", err=True)
     if sys.stderr is not None and sys.stderr.isatty():
-        line = f"{done.seconds:.1f} s of speech, first sound after {done.ttfa_ms:.0f} ms"
-        click.echo(f"misoctl: {line}, real-time factor {done.rtf:.2f}, seed {done.seed}", err=True)
+        made = f"{done.seconds:.1f} s made in {done.seconds * done.rtf:.1f} s"
+        click.echo(f"misoctl: {made}, first sound after {done.ttfa_ms:.0f} ms, seed {done.seed}", err=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from misoctl.handed import json_option, quiet_option
+from misoctl.options import json_option, quiet_option
 from misoctl.talk import hush, tell
 from protocol import errors
 from protocol.errors import Failure
@@ -319,6 +319,3 @@ def forget_session(name, every, quiet) -> None:
     talk = hush if quiet else tell
     _ask("forget_session", talk, name=name or "")
     talk(f"forgot {name or 'all sessions'}")
-
-
-VERBS = (learn, voices, forget, sessions)

@@ -5,15 +5,30 @@ No part of the wire, and the one module here that needs click.
 
 import os
 import sys
-from typing import BinaryIO, NoReturn, TextIO
+from collections import UserDict
+from importlib import import_module
+from typing import BinaryIO, ClassVar, NoReturn, TextIO
 
 import click
 
 from protocol import errors
 
 
+class Elsewhere(UserDict):
+    """Verbs by name, each as "module:attribute" until it is asked for: `say` waits not for what others load."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        verb = self.data[name]
+        if isinstance(verb, str):
+            module, _, attribute = verb.partition(":")
+            verb = self.data[name] = getattr(import_module(module), attribute)
+        return verb
+
+
 class Verbs(click.Group):
     """Of a verb that it has not, says which it has."""
+
+    sections: ClassVar[dict[str, tuple[str, ...]]] = {}  # of --help: title to names; the rest are Commands
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple:
         if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
@@ -21,11 +36,13 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click does, but no summary is cut off."""
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [(name, self.commands[name].get_short_help_str(200)) for name in self.list_commands(ctx)]
-            )
+        """As click does, but in sections, and no summary is cut off."""
+        titled = {name for names in self.sections.values() for name in names}
+        rest = [name for name in self.list_commands(ctx) if name not in titled]
+        for title, names in {**self.sections, "Commands": rest}.items():
+            if names:
+                with formatter.section(title):
+                    formatter.write_dl([(name, self.commands[name].get_short_help_str(200)) for name in names])
 
     def invoke(self, ctx: click.Context):
         """Of an option that lacks its value, click does not say whose it is."""
@@ -49,6 +66,7 @@ class Program(Verbs):
         except click.exceptions.Exit as done:
             code = done.exit_code
         except click.exceptions.NoArgsIsHelpError as error:
+            error.ctx.meta["unasked"] = True
             click.echo(error.ctx.get_help(), err=True)
             code = errors.USAGE
         except click.UsageError as error:

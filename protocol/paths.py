@@ -1,7 +1,6 @@
 """Where miso keeps things, and the rules a private directory must pass. The same on both sides."""
 
 import fcntl
-import hashlib
 import os
 import stat
 import sys
@@ -96,6 +95,8 @@ def _run_dir(home: Path) -> Path:
     run = home / "run"
     if len(os.fsencode(run / SOCKET_NAME)) <= SUN_PATH_BYTES:
         return run
+    import hashlib  # 3 ms
+
     name = hashlib.sha256(os.fsencode(home)).hexdigest()[:12]
     return Path("/tmp") / f"miso-{os.getuid()}-{name}"
 

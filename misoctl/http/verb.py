@@ -5,7 +5,7 @@ from functools import partial
 
 import click
 
-from misoctl.handed import quiet_option
+from misoctl.options import quiet_option
 from misoctl.talk import hush, tell
 from protocol import errors
 from protocol.errors import Failure

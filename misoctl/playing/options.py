@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from misoctl.handed import finite
+from misoctl.options import number
 from misoctl.talk import hush
 from protocol.errors import near
 from protocol.settings import PLAYERS, Playing, load_playing
@@ -28,14 +28,13 @@ class _Players(click.Choice):
 OPTIONS = (
     click.option("--player", type=_Players(("auto", *PLAYERS)), help="The player; by default the first one here."),
     click.option("--device", metavar="NAME", help="Where to play: a name or number that `misoctl devices` lists."),
-    click.option("--volume", type=click.FloatRange(0, 1), callback=finite, help="How loud; 1 is as it was made."),
-    click.option(
-        "--lead-in", "lead_in_ms", type=click.FloatRange(0, 5000), callback=finite, metavar="MS",
-        help="Silence before the first word, for an output that wakes up slowly.",
+    number("--volume", "volume", 0, 1, "How loud; 1 is as it was made."),
+    number(
+        "--lead-in", "lead_in_ms", 0, 5000, "Silence before the first word, for an output that wakes up slowly.", "MS"
     ),
-    click.option(
-        "--prebuffer", "prebuffer_s", type=click.FloatRange(0, 1200), callback=finite, metavar="SECONDS",
-        help="Hold this much speech before it starts; by default as much as there must be to play without a gap.",
+    number(
+        "--prebuffer", "prebuffer_s", 0, 1200,
+        "Hold this much speech before it starts; by default as much as there must be to play without a gap.", "SECONDS",
     ),
     click.option("--no-prebuffer", "prebuffer_s", flag_value=0.0, type=float, help="Start with the first sound."),
 )  # fmt: skip

@@ -1,8 +1,8 @@
 """Keys and values of past positions: preallocated, of one shape however far each row has come.
 
-Arrays are (B, Hkv, C, d), C a multiple of BLOCK. Each write makes new arrays in the place of the old: MLX reuses the
-memory of those that nobody else holds, so a step copies nothing, and a prompt's cache that is held can be read on
-from again and again.
+A layer's are one array (B, 2 Hkv, C, d), keys and then values, so that one write does for both; C is a multiple of
+BLOCK. Each write makes a new array in the place of the old: MLX reuses the memory of one that nobody else holds, so a
+step copies nothing, and a prompt's cache that is held can be read on from again and again.
 """
 
 import mlx.core as mx
@@ -27,53 +27,60 @@ def blocks(positions: int) -> int:
 class Prefill:
     """One row that reads T positions after the `offset` that are there."""
 
-    def __init__(self, keys: KV, values: KV, offset: int):
-        self.keys, self.values, self.offset = list(keys), list(values), offset
+    def __init__(self, kv: KV, offset: int):
+        self.kv, self.offset = list(kv), offset
 
-    def attend(self, layer: int, q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
-        """q (1, H, T, d), k and v (1, Hkv, T, d) -> (1, H, T, d), causal."""
-        k, v = (
-            mx.concatenate([past[layer][:, :, : self.offset], new], axis=2) if self.offset else new
-            for past, new in ((self.keys, k), (self.values, v))
-        )
-        capacity = blocks(k.shape[2])
-        self.keys[layer], self.values[layer] = padded(k, 2, capacity), padded(v, 2, capacity)
-        return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask="causal" if q.shape[2] > 1 else None)
+    def attend(self, layer: int, q: mx.array, kv: mx.array, scale: float) -> mx.array:
+        """q (1, H, T, d), kv (1, 2 Hkv, T, d) -> (1, H, T, d), causal."""
+        kv = mx.concatenate([self.kv[layer][:, :, : self.offset], kv], axis=2) if self.offset else kv
+        self.kv[layer] = padded(kv, 2, blocks(kv.shape[2]))
+        mask = "causal" if q.shape[2] > 1 else None
+        return mx.fast.scaled_dot_product_attention(q, *mx.split(kv, 2, axis=1), scale=scale, mask=mask)
 
 
 class Step:
     """B rows that each read one position after their own `offset` (B,)."""
 
-    def __init__(self, keys: KV, values: KV, offset: mx.array):
-        self.keys, self.values, self.offset = list(keys), list(values), offset
+    def __init__(self, kv: KV, offset: mx.array):
+        self.kv, self.offset = list(kv), offset
         self._at = offset[:, None, None, None]
-        self._mask = mx.arange(keys[0].shape[2]) <= self._at  # (B, 1, 1, C)
+        self._mask = mx.arange(kv[0].shape[2]) <= self._at  # (B, 1, 1, C)
 
-    def attend(self, layer: int, q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
-        """q (B, H, 1, d), k and v (B, Hkv, 1, d) -> (B, H, 1, d)."""
-        at = mx.broadcast_to(self._at, k.shape)
-        self.keys[layer] = mx.put_along_axis(self.keys[layer], at, k, axis=2)
-        self.values[layer] = mx.put_along_axis(self.values[layer], at, v, axis=2)
-        return mx.fast.scaled_dot_product_attention(
-            q, self.keys[layer], self.values[layer], scale=scale, mask=self._mask
-        )
+    @property
+    def offsets(self) -> mx.array:
+        return self.offset
+
+    def write(self, layer: int, kv: mx.array) -> None:
+        """kv (B, 2 Hkv, 1, d), of the position that is read."""
+        at = mx.broadcast_to(self._at, kv.shape)
+        self.kv[layer] = mx.put_along_axis(self.kv[layer], at, kv, axis=2)
+
+    def attend(self, layer: int, q: mx.array, kv: mx.array, scale: float) -> mx.array:
+        """q (B, H, 1, d), kv (B, 2 Hkv, 1, d) -> (B, H, 1, d)."""
+        self.write(layer, kv)
+        past = mx.split(self.kv[layer], 2, axis=1)
+        return mx.fast.scaled_dot_product_attention(q, *past, scale=scale, mask=self._mask)
 
 
 class StepAlone:
-    """One row that reads one position after the `offset` that the host knows: no mask, so MLX's fused kernels do it."""
+    """One row that reads one position after the `offset` that the host knows: no mask, so MLX's fused kernels do it.
 
-    def __init__(self, keys: KV, values: KV, offset: int):
-        self.keys, self.values, self.offset = list(keys), list(values), offset
+    `offsets`: the same, on the device.
+    """
 
-    def attend(self, layer: int, q: mx.array, k: mx.array, v: mx.array, scale: float) -> mx.array:
-        """q (1, H, 1, d), k and v (1, Hkv, 1, d) -> (1, H, 1, d)."""
-        end = self.offset + 1
-        past = []
-        for held, new in ((self.keys, k), (self.values, v)):
-            array = held[layer][:]  # one of our own: what is assigned to changes
-            array[:, :, self.offset : end] = new
-            held[layer] = array
-            past.append(array[:, :, :end])
+    def __init__(self, kv: KV, offset: int, offsets: mx.array):
+        self.kv, self.offset, self.offsets = list(kv), offset, offsets
+
+    def write(self, layer: int, kv: mx.array) -> None:
+        """kv (1, 2 Hkv, 1, d), of the position that is read."""
+        array = self.kv[layer][:]  # one of our own: what is assigned to changes
+        array[:, :, self.offset : self.offset + 1] = kv
+        self.kv[layer] = array
+
+    def attend(self, layer: int, q: mx.array, kv: mx.array, scale: float) -> mx.array:
+        """q (1, H, 1, d), kv (1, 2 Hkv, 1, d) -> (1, H, 1, d)."""
+        self.write(layer, kv)
+        past = mx.split(self.kv[layer][:, :, : self.offset + 1], 2, axis=1)
         return mx.fast.scaled_dot_product_attention(q, *past, scale=scale)
 
 

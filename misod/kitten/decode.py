@@ -13,7 +13,7 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
 from misod.engine import returned
-from misod.kitten.cache import Prefill, Step, StepAlone, blocks, padded
+from misod.kitten.cache import KV, Prefill, Step, StepAlone, blocks, padded
 from misod.kitten.model import Model
 from misod.kitten.sampling import Settings, draw, process
 from misod.kitten.tokens import Tokens
@@ -26,8 +26,7 @@ class Past:
     """What was read so far, to go on from as often as one likes."""
 
     ids: tuple[int, ...]
-    keys: list[mx.array]
-    values: list[mx.array]
+    kv: KV
     hidden: mx.array  # (1, D), of the last
 
 
@@ -54,14 +53,13 @@ def _reading(
     x = model.embed(mx.array(ids)[None])  # (1, T, D)
     if past is None:
         x = mx.concatenate([speaker.astype(x.dtype)[None, None], x[:, 1:]], axis=1)
-    layers = [None] * model.args.num_hidden_layers
-    cache = Prefill(past.keys, past.values, len(past.ids)) if past else Prefill(layers, layers, 0)
+    cache = Prefill(past.kv, len(past.ids)) if past else Prefill([None] * model.args.num_hidden_layers, 0)
     for i, layer in enumerate(model.model.layers):
         x = layer(x, i, cache)
-        mx.eval(x, cache.keys[i], cache.values[i])
+        mx.eval(x, cache.kv[i])
         yield
     hidden = model.model.norm(x[:, -1])
-    return Past((*(past.ids if past else ()), *ids), cache.keys, cache.values, hidden)
+    return Past((*(past.ids if past else ()), *ids), cache.kv, hidden)
 
 
 class Vocabulary:
@@ -108,10 +106,9 @@ class Batch:
     def start(cls, words: Vocabulary, past: Past, settings: Settings, seed: int) -> "Batch":
         """One row, whose prompt is `past`."""
         ids = np.array(past.ids, np.int32)
-        length, capacity = len(ids), past.keys[0].shape[2]
+        length, capacity = len(ids), past.kv[0].shape[2]
         rows = {
-            "keys": past.keys,
-            "values": past.values,
+            "kv": past.kv,
             "logits": words.logits(past.hidden),
             "history": padded(words.own(ids)[None], 1, capacity),
             "length": mx.array([length]),
@@ -174,21 +171,18 @@ class Batch:
         if positions <= self.capacity:
             return
         capacity, rows = blocks(positions), self._rows
-        grown = {part: [padded(array, 2, capacity) for array in rows[part]] for part in ("keys", "values")}
-        self._rows = rows | grown | {"history": padded(rows["history"], 1, capacity)}
+        kv = [padded(array, 2, capacity) for array in rows["kv"]]
+        self._rows = rows | {"kv": kv, "history": padded(rows["history"], 1, capacity)}
 
 
 def step(words: Vocabulary, rows: dict, longest: int) -> tuple[dict, mx.array]:
     """One token more for each row, (B,), -1 for one that has ended; `longest`: their greatest length, which the host
     knows. A row that has ended is read on from positions that nobody looks at.
     """
-    drawn, token, read = words.choose({name: rows[name] for name in rows.keys() - {"keys", "values"}})
-    if len(token) == 1:
-        cache = StepAlone(rows["keys"], rows["values"], longest)
-    else:
-        cache = Step(rows["keys"], rows["values"], rows["length"])
+    drawn, token, read = words.choose({name: rows[name] for name in rows.keys() - {"kv"}})
+    cache = StepAlone(rows["kv"], longest, rows["length"]) if len(token) == 1 else Step(rows["kv"], rows["length"])
     hidden = words.model(words.model.embed(read)[:, None], cache)
-    return drawn | {"keys": cache.keys, "values": cache.values, "logits": words.logits(hidden)}, token
+    return drawn | {"kv": cache.kv, "logits": words.logits(hidden)}, token
 
 
 def choose(words: Vocabulary, rows: dict) -> tuple[dict, mx.array, mx.array]:

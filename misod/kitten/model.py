@@ -96,8 +96,8 @@ class Attention(nn.Module):
         self.o_proj = Ternary(args.product_shape("self_attn.o_proj"))
         self.q_norm = nn.RMSNorm(args.head_dim, eps=args.rms_norm_eps)
         self.k_norm = nn.RMSNorm(args.head_dim, eps=args.rms_norm_eps)
-        self._parts = [args.num_attention_heads, args.num_attention_heads + args.num_key_value_heads]
-        self._head_dim, self._theta = args.head_dim, args.rope_theta
+        self.heads, self.kv_heads = args.num_attention_heads, args.num_key_value_heads
+        self.head_dim, self.theta = args.head_dim, args.rope_theta
 
     def __call__(self, x: mx.array, layer: int, cache: Cache) -> mx.array:
         return self.o_proj(self.attend(self.qkv_proj(x), layer, cache))
@@ -105,14 +105,15 @@ class Attention(nn.Module):
     def attend(self, qkv: mx.array, layer: int, cache: Cache) -> mx.array:
         """(B, T, (H + 2 Hkv) d) -> (B, T, H d)."""
         B, T, _ = qkv.shape
-        heads = qkv.reshape(B, T, -1, self._head_dim)
-        q, k, v = mx.split(heads, self._parts, axis=2)  # (B, T, H, d), (B, T, Hkv, d) twice
+        parts = [self.heads, self.heads + self.kv_heads]
+        q, k, v = mx.split(qkv.reshape(B, T, -1, self.head_dim), parts, axis=2)  # (B, T, H, d), (B, T, Hkv, d) twice
         q, k, v = (part.swapaxes(1, 2) for part in (self.q_norm(q), self.k_norm(k), v))
         q, k = (self._rotate(part, cache.offset) for part in (q, k))
-        return cache.attend(layer, q, k, v, self._head_dim**-0.5).swapaxes(1, 2).reshape(B, T, -1)
+        kv = mx.concatenate([k, v], axis=1)
+        return cache.attend(layer, q, kv, self.head_dim**-0.5).swapaxes(1, 2).reshape(B, T, -1)
 
     def _rotate(self, x: mx.array, offset: int | mx.array) -> mx.array:
-        return mx.fast.rope(x, self._head_dim, traditional=False, base=self._theta, scale=1.0, offset=offset)
+        return mx.fast.rope(x, self.head_dim, traditional=False, base=self.theta, scale=1.0, offset=offset)
 
 
 class MLP(nn.Module):

@@ -55,8 +55,13 @@ class KVCache:
             held = self.kv[layer] = self._grown(held, kv, end)
         held[..., self.position : end, :] = kv
         keys, values = (part.squeeze(0) for part in mx.split(held[..., :end, :], 2))
-        mask = "causal" if T > 1 else None
-        return mx.fast.scaled_dot_product_attention(q, keys, values, scale=scale, mask=mask)
+        if T > 1 or mx.default_device() != mx.cpu:
+            mask = "causal" if T > 1 else None
+            return mx.fast.scaled_dot_product_attention(q, keys, values, scale=scale, mask=mask)
+        heads = q.reshape(
+            *keys.shape[:2], -1, q.shape[3]
+        )  # those of one key as positions: one product of them, not many
+        return mx.fast.scaled_dot_product_attention(heads, keys, values, scale=scale).reshape(q.shape)
 
     def _grown(self, held: mx.array | None, like: mx.array, end: int) -> mx.array:
         capacity = 0 if held is None else held.shape[3]

@@ -9,8 +9,12 @@ import pytest
 from mlx import nn
 
 from benchmarks.frame import random_model
+from benchmarks.kitten import DIMS, SPEAKER_DIM
 from misod import cuda
 from misod.cuda import Packed, product
+from misod.kitten.cache import Step, StepAlone
+from misod.kitten.model import Model as Kitten
+from misod.kitten.model import ModelArgs
 from misod.miso.cache import KVCache, RowsCache
 from misod.miso.model import Model, RMSNorm
 from misod.weights.dims import MISO_8B
@@ -106,3 +110,59 @@ def test_a_row_has_the_same_numbers_alone_and_in_company(models):
     together = logits(last_h)
     for row in (0, 3, 7):
         assert mx.array_equal(logits(last_h[row : row + 1])[:, 0], together[:, row])
+
+
+@pytest.fixture(scope="module")
+def kittens() -> tuple[Kitten, Kitten]:
+    """The kernels' and the plain one, of the same weights: the true shapes, two layers each."""
+
+    def made() -> Kitten:
+        model = Kitten(ModelArgs(**DIMS | {"num_hidden_layers": 2, "vocab_size": 64}, speaker_dim=SPEAKER_DIM))
+        mx.random.seed(0)
+        for layer in model.model.layers:
+            for part in (layer.self_attn.qkv_proj, layer.self_attn.o_proj, layer.mlp.gate_up_proj, layer.mlp.down_proj):
+                digits = mx.random.randint(0, 3, (*part.scales.shape, 128))
+                shifts = mx.arange(0, 32, 4, dtype=mx.uint32)
+                part.weight = (digits.astype(mx.uint32).reshape(*part.weight.shape, 8) << shifts).sum(axis=-1)
+                part.scales = mx.random.uniform(0.01, 0.04, part.scales.shape)
+                part.biases = -part.scales
+            for norm in (layer.self_attn.q_norm, layer.self_attn.k_norm):
+                norm.weight = mx.random.uniform(0.5, 2, norm.weight.shape)
+        model.set_dtype(mx.bfloat16)
+        model.model.prepare()
+        return model
+
+    kernels = made()
+    with patch.object(cuda, "is_here", lambda: False):
+        return kernels, made()
+
+
+@pytest.mark.parametrize("lengths", [[1], [300], [2000], [40, 300, 511, 5]])
+def test_a_token_of_kitten_is_the_plain_one_and_is_kept(kittens, lengths):
+    rows = len(lengths)
+    shape = rows, 2 * DIMS["num_key_value_heads"], 2048, DIMS["head_dim"]
+    past = [mx.random.normal(shape, key=mx.random.key(i)).astype(mx.bfloat16) for i in range(2)]
+    x = mx.random.normal((rows, 1, DIMS["hidden_size"]), key=mx.random.key(9)).astype(mx.bfloat16)
+    offsets, hidden, kept = mx.array(lengths, mx.int32), [], []
+    for model in kittens:
+        cache = StepAlone(past, lengths[0], offsets) if rows == 1 else Step(past, offsets)
+        hidden.append(model(x, cache).astype(mx.float32))
+        kept.append(mx.stack(cache.kv).astype(mx.float32))
+    assert error(hidden[0], hidden[1]) < 2e-2
+    assert error(kept[0], kept[1]) < 1e-3
+    for row, length in enumerate(lengths):
+        at = slice(length, length + 1)
+        assert error(kept[0][:, row, :, at], kept[1][:, row, :, at]) < 2e-2
+        assert not mx.array_equal(kept[0][:, row, :, at], mx.stack(past)[:, row, :, at].astype(mx.float32))
+
+
+def test_a_row_of_kitten_has_the_same_numbers_alone_and_in_company(kittens):
+    kernels, _ = kittens
+    shape = 4, 2 * DIMS["num_key_value_heads"], 512, DIMS["head_dim"]
+    past = [mx.random.normal(shape, key=mx.random.key(i)).astype(mx.bfloat16) for i in range(2)]
+    x = mx.random.normal((4, 1, DIMS["hidden_size"]), key=mx.random.key(9)).astype(mx.bfloat16)
+    offsets = mx.array([40, 300, 511, 5], mx.int32)
+    together = kernels(x, Step(past, offsets))
+    for row, length in enumerate(offsets.tolist()):
+        alone = StepAlone([kv[row : row + 1] for kv in past], length, offsets[row : row + 1])
+        assert mx.array_equal(kernels(x[row : row + 1], alone)[0], together[row])

@@ -123,7 +123,7 @@ def test_every_layer_of_a_prompt_is_the_references(model):
     want, ids = golden("lm")["no_ref_hidden"], mx.array(PROMPTS["prompts"]["no_ref"])[None]
     x = model.embed(ids)
     x = mx.concatenate([speaker_row(model)[None, None], x[:, 1:]], axis=1)
-    cache = Prefill([None] * 2, [None] * 2, 0)
+    cache = Prefill([None] * 2, 0)
     first = model.model.layers[0](x, 0, cache)
     np.testing.assert_allclose(np.array(first[0]), want[0], rtol=0, atol=LOGITS_ATOL)
     last = model.model.norm(model.model.layers[1](first, 1, cache))

@@ -600,7 +600,7 @@ def test_a_full_disk_under_standard_output_is_one_line(home):
         done = run(home, "--json", capture_output=False, stdout=full, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (
         errors.IO_ERROR,
-        "misod: standard output: No space left on device\n",
+        "misoctl: standard output: No space left on device\n",
     )
 
 
