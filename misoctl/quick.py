@@ -30,7 +30,7 @@ def quick_options(verb: Callable) -> Callable:
 
     for option in (
         click.option("--quick-voice", metavar="NAME", callback=_lower, help="Which of kitten's voices says it."),
-        click.option("--quick-start", "quick", is_flag=True, help="Kitten says the first sentence, the model the rest."),
+        click.option("--quick-start", "quick", is_flag=True, help="Kitten says the first sentence, the model goes on."),
     ):
         with_quick = option(with_quick)
     return with_quick
