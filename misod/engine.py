@@ -217,13 +217,17 @@ def model_directory(model: str, models_dir: Path) -> Path:
 
 def open_engine(directory: Path, max_rows: int, prefixes: PrefixRoom | None = None) -> Engine:
     """The engine with the model in `directory` loaded and warm. Raises ModelError. Imports mlx on this thread."""
-    if (config := _config(directory)).get("type") == "KITTEN2":
+    if is_kitten(directory):
         from misod.kitten.engine import KittenEngine
 
-        return KittenEngine.open(directory.name, directory, max_rows, config=config)
+        return KittenEngine.open(directory.name, directory, max_rows, config=_config(directory))
     from misod.miso.engine import MisoEngine
 
     return MisoEngine.open(directory.name, directory, max_rows, prefixes)
+
+
+def is_kitten(directory: Path) -> bool:
+    return _config(directory).get("type") == "KITTEN2"
 
 
 def _config(directory: Path) -> dict:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from misod import text
-from misod.engine import Chunk, Engine, Fault, Heard, Memory, ModelError, Models, Row, RowFault, Say
-from misod.weights.models import is_kitten
+from misod.engine import Chunk, Engine, Fault, Heard, Memory, ModelError, Models, Row, RowFault, Say, is_kitten
 from misod.weights.progress import size
 
 if TYPE_CHECKING:  # it loads mlx

@@ -16,27 +16,9 @@ from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from misod import options, quick
+from misod import options, orders, quick
 from misod.engine import Chunk, Engine, Fault, Heard, Info, Memory, ModelError, Models, RowFault, Say
 from misod.loudness import TARGET_LUFS, Leveller
-from misod.orders import (
-    Admitted,
-    Cancel,
-    Changed,
-    Crashed,
-    Credit,
-    Failed,
-    Finished,
-    Forget,
-    Frame,
-    Keep,
-    Learned,
-    Loading,
-    Piece,
-    Ready,
-    Submit,
-    Unloaded,
-)
 from misod.scheduler import Job, Key, Scheduler
 from misod.voices import Voice
 
@@ -74,7 +56,7 @@ class Worker(threading.Thread):
                 self._work()
         except BaseException as error:  # an MLX error outside one row: the process cannot be trusted with the next
             log.exception("the worker died")
-            self._post(Crashed(f"{type(error).__name__}: {error}"))
+            self._post(orders.Crashed(f"{type(error).__name__}: {error}"))
 
     def _take_orders(self) -> None:
         """Wait for an order where there is nothing else to do, then take all that are there."""
@@ -97,18 +79,18 @@ class Worker(threading.Thread):
 
     def _obey(self, order) -> None:
         match order:
-            case Submit(key, say, model, keep_alive_s, clip, clip_text, speaker, beside):
+            case orders.Submit(key, say, model, keep_alive_s, clip, clip_text, speaker, beside):
                 self._scheduler.submit(Job(key, say, model, keep_alive_s, clip, clip_text, speaker, beside))
-            case Credit(key, frames):
+            case orders.Credit(key, frames):
                 if job := self._scheduler.credit(key, frames):
                     self._pass_on(job)
-            case Cancel(key, end):
+            case orders.Cancel(key, end):
                 if job := self._leave(key):
-                    self._post(Finished(key, job, end))
-            case Keep(digest):
+                    self._post(orders.Finished(key, job, end))
+            case orders.Keep(digest):
                 if self._engine:
                     self._engine.keep(digest)
-            case Forget(digest):
+            case orders.Forget(digest):
                 self._forget(digest)
 
     def _forget(self, digest: str) -> None:
@@ -177,9 +159,9 @@ class Worker(threading.Thread):
         self.keep_alive_s = job.keep_alive_s or self.keep_alive_s
         if job.say is None and not job.clip:
             self._leave(job.key)
-            self._post(Changed(job.key))
+            self._post(orders.Changed(job.key))
             return
-        self._post(Admitted(job.key))
+        self._post(orders.Admitted(job.key))
         self._around_one_row(job, self._begin)
 
     def _begin(self, job: Job) -> None:
@@ -228,7 +210,7 @@ class Worker(threading.Thread):
     def _heard(self, job: Job, heard: Heard) -> None:
         if job.say is None:
             self._leave(job.key)
-            self._post(Learned(job.key, heard))
+            self._post(orders.Learned(job.key, heard))
             return
         self._clips[_digest(job)] = heard
         while len(self._clips) > CLIPS:
@@ -270,18 +252,18 @@ class Worker(threading.Thread):
         size = 2 * self._engine.frame_samples
         frames = [pcm[i : i + size] for i in range(0, len(pcm), size)]
         job.busy_s += took_s
-        job.held.extend(Frame(job.key, frame, chunk.turn, self._begun(job, chunk.piece)) for frame in frames)
+        job.held.extend(orders.Frame(job.key, frame, chunk.turn, self._begun(job, chunk.piece)) for frame in frames)
         job.end = chunk.end
         self._pass_on(job)
 
-    def _begun(self, job: Job, piece: int) -> Piece | None:
+    def _begun(self, job: Job, piece: int) -> orders.Piece | None:
         """For the first frame of each."""
         if piece == job.piece:
             return None
         job.piece = piece
         row = job.row
         sentence = row.sentences[piece] if row.sentences else piece
-        return Piece(piece, sentence, row.spoken[piece], row.spans_of(piece))
+        return orders.Piece(piece, sentence, row.spoken[piece], row.spans_of(piece))
 
     def _pass_on(self, job: Job) -> None:
         """Of what the job has made, as many frames as its client's credit allows: a pause may be longer than that."""
@@ -290,11 +272,11 @@ class Worker(threading.Thread):
             self._scheduler.sent(job)
         if job.end and not job.held:
             self._leave(job.key)
-            self._post(Finished(job.key, job, job.end))
+            self._post(orders.Finished(job.key, job, job.end))
 
     def _fail(self, job: Job, code: str, message: str) -> None:
         self._leave(job.key)
-        self._post(Failed(job.key, code, message))
+        self._post(orders.Failed(job.key, code, message))
 
     def _leave(self, key: Key) -> Job | None:
         job = self._scheduler.remove(key)
@@ -309,17 +291,17 @@ class Worker(threading.Thread):
         try:
             self._load(self._models.find(""), "")
         except ModelError as error:  # a name in the settings that is no model's
-            self._post(Unloaded(str(error)))
+            self._post(orders.Unloaded(str(error)))
 
     def _load(self, directory: Path, asked_for: str) -> None:
         """The engine, or an error for everybody who waits for this one. The next request tries again."""
-        self._post(Loading())
+        self._post(orders.Loading())
         began_s = time.monotonic()
         try:
             self._engine = self._models.open(directory)
         except ModelError as error:
             log.error("cannot open the model: %s", error)
-            self._post(Unloaded(str(error)))
+            self._post(orders.Unloaded(str(error)))
             while not self.inbox.empty():  # who came meanwhile
                 self._obey(self.inbox.get_nowait())
             for job in self._scheduler.waiting():
@@ -334,7 +316,7 @@ class Worker(threading.Thread):
 
     def _load_beside(self, job: Job) -> None:
         """What starts quickly; or an error for who asked, and the model speaks on."""
-        self._post(Loading())
+        self._post(orders.Loading())
         began_s = time.monotonic()
         try:
             self._engine = quick.beside(self._engine, self._models)
@@ -348,7 +330,7 @@ class Worker(threading.Thread):
 
     def _ready(self) -> None:
         self.memory = self._engine.memory()
-        self._post(Ready(self._engine.info, self._engine.sample_rate, self._engine.max_rows, self._load_s))
+        self._post(orders.Ready(self._engine.info, self._engine.sample_rate, self._engine.max_rows, self._load_s))
 
     def _unload(self) -> None:
         if self._engine is None:
@@ -358,7 +340,7 @@ class Worker(threading.Thread):
         self.memory = self._engine.memory()
         self._engine, self.keep_alive_s = None, self._default_keep_alive_s
         log.info("weights freed")
-        self._post(Unloaded())
+        self._post(orders.Unloaded())
 
     def _post(self, event) -> None:
         self.outbox.append(event)

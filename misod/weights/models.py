@@ -149,14 +149,14 @@ def _entry(name: str, directory: Path) -> Entry:
     try:
         return Entry(name, directory, manifest.read_manifest(directory))
     except ValueError as error:
-        if not (directory / manifest.MANIFEST).exists() and is_kitten(directory):
+        if not (directory / manifest.MANIFEST).exists() and _is_kitten(directory):
             return Entry(name, directory, None, UNPULLED, damaged=False)
         return Entry(name, directory, None, str(error))
     except OSError as error:
         return Entry(name, directory, None, f"{error.filename}: {error.strerror}")
 
 
-def is_kitten(directory: Path) -> bool:
+def _is_kitten(directory: Path) -> bool:
     try:
         return json.loads((directory / "config.json").read_bytes())["type"] == "KITTEN2"
     except (OSError, ValueError, KeyError, TypeError):
