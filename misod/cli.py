@@ -63,7 +63,7 @@ def serve(agent: bool, **flags) -> None:
 def run(flags: dict, opener: Callable[[Path, int, "PrefixRoom"], "Engine"]) -> int:
     """The daemon, start to end; the exit code. `opener` makes the engine of a model's directory."""
     from misod.log import start_log
-    from misod.runtime import secure
+    from misod.runtime import room_bytes, secure
 
     faulthandler.enable()
     home = None
@@ -86,6 +86,7 @@ def run(flags: dict, opener: Callable[[Path, int, "PrefixRoom"], "Engine"]) -> i
     models = Models(
         lambda name: find_model(name or settings.model, paths.models),
         lambda directory: opener(directory, settings.max_rows, prefixes),
+        lambda: room_bytes(settings.memory_gb),
     )
     return Server(settings, paths, lock, models).run()
 

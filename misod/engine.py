@@ -37,6 +37,7 @@ class Say:
     voice: Voice | None = None
     own_voice: str = ""  # the name of one of the model's own
     dialogue: Dialogue | None = None  # to follow, and to be kept for
+    quick: str | None = None  # the voice of KittenTTS 2 that says the first sentence, "" its default; None: none does
 
 
 @dataclass
@@ -56,6 +57,9 @@ class Row:
     dropped: int = 0  # pieces that no longer fitted into the context of those after them
     kept: str = ""  # digest of what an engine has kept of its dialogue, for what is said next
     mended: list[str] = field(default_factory=list)  # what went wrong and was drawn anew: "silence at frame 31"
+    due: Callable[[], None] | None = None  # to be called before its next step, at its own risk
+    quick_digest: str = ""  # of the weights that said the first sentence, where they are not the model's
+    not_quick: str = ""  # why they are, where others were asked for
 
     def spans_of(self, piece: int) -> list[tuple[int, int, int, int]]:
         """Those of one piece, and of its own text."""
@@ -73,6 +77,7 @@ class Chunk:
     end: str | None = None
     turn: int = 0  # of a script, from 0
     piece: int = 0  # whose sound it is: of Row.spoken
+    seam: bool = False  # another voice goes on after it, as loud as Row.usual_lufs says now
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,7 @@ class Info:
     backend: str
     codec: str = ""  # its digest: voices are of one codec
     voices: Mapping[str, int] = field(default_factory=dict)  # its own by name, in lower case -> the speaker's number
+    quick_digest: str = ""  # of the weights that are loaded beside it, to say first sentences
 
 
 @dataclass(frozen=True)
@@ -192,10 +198,11 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Models:
-    """How the worker comes by an engine. Both raise ModelError."""
+    """How the worker comes by an engine. The first two raise ModelError."""
 
     find: Callable[[str], Path]  # the directory of a model's name; of "", the default's
     open: Callable[[Path], Engine]
+    room_bytes: Callable[[], int]  # memory that another may take
 
 
 def returned(steps: Generator[object, None, T]) -> T:
@@ -229,13 +236,17 @@ def find_model(name: str, models_dir: Path) -> Path:
 
 def open_engine(directory: Path, max_rows: int, prefixes: PrefixRoom | None = None) -> Engine:
     """The engine with the model in `directory` loaded and warm. Raises ModelError. Imports mlx on this thread."""
-    if (config := _config(directory)).get("type") == "KITTEN2":
+    if is_kitten(directory):
         from misod.kitten.engine import KittenEngine
 
-        return KittenEngine.open(directory.name, directory, max_rows, config=config)
+        return KittenEngine.open(directory.name, directory, max_rows, config=_config(directory))
     from misod.miso.engine import MisoEngine
 
     return MisoEngine.open(directory.name, directory, max_rows, prefixes)
+
+
+def is_kitten(directory: Path) -> bool:
+    return _config(directory).get("type") == "KITTEN2"
 
 
 def _config(directory: Path) -> dict:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from misod.server import Server
 
 
-def status(server: "Server", request: int, state: str) -> m.Status:
+def status(server: "Server", request: int, state: str, quick: bool = False) -> m.Status:
+    """`quick`: tell what starts quickly, which older clients do not know of."""
     settings, worker = server.settings, server.worker
     _, speaking, parked = worker.counts
     held = asdict(worker.memory)
@@ -42,7 +43,12 @@ def status(server: "Server", request: int, state: str) -> m.Status:
         rss_bytes=runtime.resident_bytes(),
         prefix_limit_bytes=int(settings.prefix_gb * 1e9),
         **held,
+        quick_digest=_quick_digest(server) if quick else None,
     )
+
+
+def _quick_digest(server: "Server") -> str | None:
+    return server.ready.info.quick_digest or None if server.state == "ready" else None
 
 
 def _model(server: "Server", made: str) -> dict:

@@ -84,7 +84,7 @@ class KittenEngine:
         self.words = Vocabulary(model, ids, speech_only=True)
         self._read: dict[str, Past] = {}  # by a voice's digest, the least recently used first
         self._sounder = ThreadPoolExecutor(1, "sound")
-        self._step_tokens = 1
+        self._tokens_hz = 0.0  # how fast it draws
 
     @classmethod
     def open(
@@ -177,13 +177,15 @@ class KittenEngine:
         pcm = voice.recording.astype(np.float32) / 32768
         return Voice(voice.name, voice.digest, voice.embedding, voice.codes[0].tolist(), voice.spoken, pcm)
 
-    def step(self, rows: list[KittenRow]) -> list[Chunk | Fault]:
-        self._read_on(rows)
+    def step(self, rows: list[KittenRow], at_most_s: float | None = None) -> list[Chunk | Fault]:
+        """`at_most_s`: others wait, so be done in about that, and do not wait for sound."""
+        step_s = STEP_S if at_most_s is None else at_most_s
+        self._read_on(rows, step_s)
         drawing = [row for row in rows if row.batch and len(row.sounds) < AHEAD]
         if drawing:
-            self._draw(drawing)
+            self._draw(drawing, max(1, min(STEP_TOKENS, int(step_s * self._tokens_hz))))
         elif sounds := [row.sounds[0].pcm for row in rows if row.sounds and not row.reading]:
-            wait(sounds, WAIT_S, FIRST_COMPLETED)
+            wait(sounds, WAIT_S if at_most_s is None else 0.0, FIRST_COMPLETED)
         return [self._heard(row) for row in rows]
 
     def release(self, row: KittenRow) -> None:
@@ -235,20 +237,20 @@ class KittenEngine:
             past = yield from reading(self.model, [self.ids.start_id, *ids], self._speaker_row(voice))
         row.batch = Batch.start(self.words, past, row.settings, _seed(row, row.piece))
 
-    def _read_on(self, rows: list[KittenRow]) -> None:
-        """The prompts of those that have just begun, for about STEP_S."""
+    def _read_on(self, rows: list[KittenRow], step_s: float) -> None:
+        """The prompts of those that have just begun, for about so long."""
         began_s = time.monotonic()
         while begun := [row for row in rows if row.reading]:
             for row in begun:
                 if next(row.reading, row) is row:  # it is read
                     row.reading = None
-            if time.monotonic() - began_s >= STEP_S:
+            if time.monotonic() - began_s >= step_s:
                 return
 
-    def _draw(self, rows: list[KittenRow]) -> None:
+    def _draw(self, rows: list[KittenRow], count: int) -> None:
         """Some tokens for each; a piece that is whole goes to be sounded, and the next is begun."""
         batch = Batch.of([row.batch for row in rows])
-        drawn, finite = batch.run(self._step_tokens)
+        drawn, finite = batch.run(count)
         for row, own, tokens, good in zip(rows, batch.split(), drawn.tolist(), finite, strict=True):
             row.batch = own
             row.fault = "" if good else "logits were not finite"
@@ -322,14 +324,14 @@ class KittenEngine:
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
     def _warm_up(self) -> None:
-        """Build the kernels, read the default voice, and see how many tokens a step may draw."""
+        """Build the kernels, read the default voice, and see how fast it draws."""
         voice = returned(self._voice_past(self.voices[0]))
         past = read(self.model, self.ids.text(self._encode("Warm up.")), past=voice)
         batch = Batch.start(self.words, past, Settings(), 0)
         batch.run(1)
         began_s = time.monotonic()
         batch.run(2)
-        self._step_tokens = max(1, min(STEP_TOKENS, int(STEP_S * 2 / (time.monotonic() - began_s))))
+        self._tokens_hz = 2 / (time.monotonic() - began_s)
         mx.clear_cache()
         mx.reset_peak_memory()
 
