@@ -7,7 +7,8 @@ from fake_misod import FakeEngine
 from harness import Raw, until
 
 from misod.engine import Models, Say
-from misod.worker import Admitted, Crashed, Submit, Worker
+from misod.orders import Admitted, Crashed, Submit
+from misod.worker import Worker
 from protocol import messages as m
 
 
@@ -53,7 +54,7 @@ def test_an_order_that_comes_while_one_is_made_is_served_before_the_next():
             return super().prefill(say)
 
     done: list[str] = []
-    models = Models(lambda _: Path("nano"), lambda _: Making("nano", 2))
+    models = Models(lambda _: Path("nano"), lambda _: Making("nano", 2), lambda: 0)
     worker = Worker(models, 2, 60.0, lambda: None)
     worker.run()  # on this thread: it ends with what prepare raises
     assert done == ["graph", "graph", "graph", "prefill", "graph"]
