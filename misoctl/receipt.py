@@ -69,7 +69,7 @@ class Hashed:
 
 def receipt(done: m.Done, text: str, options: dict, sink: Hashed) -> dict:
     """`options`: as asked for, on the wire's names."""
-    asked = {"text": text} | {name: options.get(name) for name in ASKED}
+    asked = {"text": text} | {name: options.get(name) for name in (*ASKED, "quick_start")}
     numbers = struct.unpack(f"<{len(done.spans) // 4}I", done.spans[: len(done.spans) // 16 * 16])
     spans = [numbers[i : i + 4] for i in range(0, len(numbers), 4)]
     known = {"spans": spans, "sha256": sink.sha256} | sink.played()
@@ -90,6 +90,7 @@ class Replay:
     sha256: str
     voice_digest: str = ""  # of options["voice"], where it has one
     options: dict = field(default_factory=dict)
+    quick_digest: str | None = None  # of what spoke the first sentence, where that was another model
 
 
 def read(path: str) -> Replay:
@@ -104,9 +105,12 @@ def read(path: str) -> Replay:
     try:
         options = {name: given[name] for name in (*SHAPES_SOUND, *ASKED) if given[name] is not None}
         options |= {"voice": given["voice"]} if given["voice"] else {}
-        replay = Replay(*(given[name] for name in ("text", "model", "digest", "sha256", "voice_digest")), options)
+        if quick_digest := given.get("quick_digest") or None:  # else it was not, whatever was asked for
+            options["quick_start"] = given["quick_start"]
+        words = tuple(given[name] for name in ("text", "model", "digest", "sha256", "voice_digest"))
+        replay = Replay(*words, options, quick_digest)
         codec.pack(m.Say(id=0, text=replay.text, model=replay.model, **replay.options))
-        if not all(isinstance(word, str) for word in (replay.model, replay.digest, replay.sha256, replay.voice_digest)):
+        if not all(isinstance(word, str) for word in (*words, quick_digest or "")):
             raise TypeError
     except (TypeError, KeyError, errors.ProtocolError):
         cure = "give it what `misoctl say --json` printed"

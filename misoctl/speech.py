@@ -165,6 +165,8 @@ def report(done: m.Done, quiet: bool, strict: bool) -> None:
         click.echo(
             f"misoctl: {done.unread} letters of the text were left out: {done.model} has none for them", err=True
         )
+    if done.not_quick:
+        click.echo(f"misoctl: no quick start: {done.not_quick}", err=True)
     if done.end == "cap":
         click.echo("misoctl: the speech reached its longest allowed length and was cut", err=True)
     if sys.stderr is not None and sys.stderr.isatty():

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 
 from misod import text
-from misod.engine import Heard, RowFault, Say
+from misod.engine import Heard, RowFault, Say, check_codec, no_sound
 from misod.miso.cache import KVCache
 from misod.voices import MAX_SPOKEN_BYTES, Segment, Voice, digests
 
@@ -38,7 +38,7 @@ def hear(engine: "MisoEngine", pcm: np.ndarray, words: str, speaker: int) -> Gen
         reader.close()
     if words.strip() and not spoken:
         raise RowFault(f"{engine.info.model} has no letters for any of the recording's transcript")
-    heard = Heard(np.concatenate(codes, axis=1), " ".join(spoken), engine.info.codec)
+    heard = Heard(np.concatenate(codes, axis=1), " ".join(spoken), engine.info.codec, engine.info.model)
     if len(heard.spoken.encode()) > MAX_SPOKEN_BYTES:
         raise RowFault("the recording's transcript is too long once its numbers are written out", "bad_voice")
     segment = Segment(speaker, heard.spoken, heard.codes)
@@ -82,11 +82,9 @@ def check_speaker(engine: "MisoEngine", speaker: int) -> None:
 
 def segment_of(engine: "MisoEngine", voice: Voice) -> Segment:
     """Raises RowFault where the model cannot take it."""
-    named, model = f"the voice {voice.name}" if voice.name else "the clip", engine.info.model
-    if voice.codec_digest != engine.info.codec or len(voice.codes) != engine.model.args.audio_num_codebooks:
-        raise RowFault(f"{named} was learned with another codec than that of {model}", "bad_voice")
-    if voice.codes.max() >= engine.codes:
-        raise RowFault(f"{named} holds codes that {model} has no sound for", "bad_voice")
+    check_codec(voice, engine.info)
+    if len(voice.codes) != engine.model.args.audio_num_codebooks or voice.codes.max() >= engine.codes:
+        raise no_sound(voice, engine.info)
     _check_fits(engine, voice.segment)
     return voice.segment
 
