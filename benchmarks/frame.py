@@ -1,14 +1,15 @@
 """The frame: milliseconds at the 8B's shapes or with the bundled voice, and what the host must build for it. No codec.
 
-  python -m benchmarks.frame [--nano] [--layers N] [--rows 1 2 4 8] [--rounds N] [--plain] [--against DIR]
+  python -m benchmarks.frame [--nano] [--layers N] [--rows 1 2 4 8] [--rounds N] [--plain] [--compiled] [--against DIR]
   python -m benchmarks.frame --first [--layers N]
-  python -m benchmarks.frame --count [--rows ...] [--against DIR]
+  python -m benchmarks.frame --count [--rows ...] [--compiled] [--against DIR]
 
 A round times some frames of each case, one case after the other; what is printed is the median over the rounds and the
 median ratio to one row in the same round. Each frame is in flight while the one before is read, as the engine does.
 Weights are random and in 4 bits, but for --nano. --layers makes backbone and depth decoder shallower: the rest of the
 shapes are the 8B's, for machines that are slow.
 
+--compiled: each case once more, as it is where frames are compiled (misod/miso/compiled.py).
 --first: how many frame times pass until the first samples of a text of 20 tokens: read, a frame, the codec's step.
 --against another checkout of this project: rounds alternate between the two, each in a process of its own.
 --count evaluates nothing: primitives a frame that launch work on a GPU, where a norm, a rotation and an attention are
@@ -89,6 +90,7 @@ class Case:
     rows: int
     guidance: float
     context: int = CONTEXT
+    compiled: bool = False
 
     def __post_init__(self):
         args, shadows = self.model.args, self.rows if self.guidance != 1 else 0
@@ -103,9 +105,18 @@ class Case:
         self.last_h = mx.repeat(self.last_h, self.rows + shadows, axis=0)
         mx.eval(self.last_h)
         self.flight: deque[mx.array] = deque()
+        if self.compiled:
+            from misod.miso.compiled import Compiled  # an older checkout has none
+
+            self.frames = Compiled(self.model, args.audio_vocab_size - 3, self.rows)
 
     def build(self) -> mx.array:
         """The next frame's codes; nothing is computed."""
+        if self.compiled:
+            K = self.model.args.audio_num_codebooks
+            codes, self.finite, self.keys = self.frames.draw(self.last_h, self.keys, self.settings, K)
+            self.last_h = self.frames.read(codes, None, self.caches)
+            return codes
         split = [mx.random.split(key) for key in self.keys]
         self.keys = [key for key, _ in split]
         args = self.model.args
@@ -153,8 +164,8 @@ def primitives(*outputs: mx.array) -> Counter:
     return Counter("Compiled" if name.startswith("Compiled") else name for name in names)
 
 
-def counts(name: str, model: Model, rows: int, guidance: float) -> dict:
-    case, hosts_ms = Case(name, model, rows, guidance, context=2), []
+def counts(name: str, model: Model, rows: int, guidance: float, compiled: bool) -> dict:
+    case, hosts_ms = Case(name, model, rows, guidance, 2, compiled), []
     with as_on_a_gpu():
         found = primitives(case.build(), case.finite, case.last_h)
         for _ in range(8):  # each builds on what the one before left to compute
@@ -190,13 +201,14 @@ def show_first_sound(model: Model, rounds: int) -> None:
 
 
 class Child:
-    """This file under one checkout: `ask` runs a round, or counts."""
+    """This of one checkout, prepared as its package has it: `ask` runs a round, or counts."""
 
     def __init__(self, checkout: Path, arguments: list[str]):
-        command = [sys.executable, __file__, *arguments, "--child"]
+        command = [sys.executable, "-m", "benchmarks.frame", *arguments, "--child"]
         env = os.environ | {"PYTHONPATH": str(checkout.resolve())}
         self.checkout = checkout
-        self._process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._process = subprocess.Popen(command, cwd=checkout, env=env, **pipes)
 
     def ask(self) -> list[dict]:
         self._process.stdin.write("\n")
@@ -212,17 +224,18 @@ class Child:
 
 def serve(a: argparse.Namespace) -> None:
     """One JSON line for each line that comes in."""
-    named = {f"{rows} row{'s' * (rows > 1)}": (rows, 1.0) for rows in a.rows}
-    named["1 row, guided"] = (1, 3.0)
+    named = {f"{rows} row{'s' * (rows > 1)}": (rows, 1.0) for rows in a.rows} | {"1 row, guided": (1, 3.0)}
+    kinds = [("", False), (", compiled", True)][: 1 + a.compiled]
+    cases = {name + kind: (*case, compiled) for name, case in named.items() for kind, compiled in kinds}
     if a.count:
         with as_on_a_gpu():  # what is chosen at load
             model = random_model(narrow(MISO_8B))
         for _ in sys.stdin:
-            print(json.dumps([counts(name, model, *case) for name, case in named.items()]), flush=True)
+            print(json.dumps([counts(name, model, *case) for name, case in cases.items()]), flush=True)
         return
     with patch.object(cuda, "is_here", lambda: False) if a.plain else nullcontext():  # asked as the model is prepared
         model = chosen_model(a)
-    cases = [Case(name, model, *case) for name, case in named.items()]
+    cases = [Case(name, model, *case[:2], compiled=case[2]) for name, case in cases.items()]
     for case in cases:
         print(f"warm: {case.name}, {case.run(FRAMES):.1f} ms a frame at first", file=sys.stderr)
     for _ in sys.stdin:
@@ -267,6 +280,7 @@ def main() -> None:
     p.add_argument("--first", action="store_true")
     p.add_argument("--count", action="store_true")
     p.add_argument("--plain", action="store_true", help="without misod/cuda.py")
+    p.add_argument("--compiled", action="store_true", help="each case once more")
     p.add_argument("--against", type=Path)
     p.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     a = p.parse_args()

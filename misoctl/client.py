@@ -123,9 +123,12 @@ class Client:
                 self._try_send(m.Cancel(id=request))
             raise
 
-    def load(self, model: str | None, keep_alive_s: float | None = None) -> Iterator[m.Message]:
+    def load(
+        self, model: str | None, keep_alive_s: float | None = None, quick_start: bool | None = None
+    ) -> Iterator[m.Message]:
         """Yields progress as it comes, last the status once the model is there. Raises Failure."""
-        yield from self._change(m.Load(id=self._new_id(), model=model, keep_alive_s=keep_alive_s))
+        how = {"keep_alive_s": keep_alive_s, "quick_start": quick_start}
+        yield from self._change(m.Load(id=self._new_id(), model=model, **how))
 
     def unload(self) -> Iterator[m.Message]:
         """As load, once the model is freed."""
@@ -198,7 +201,7 @@ class Client:
         return self._receive(message.id, time.monotonic() + ANSWER_S)
 
     def status(self) -> m.Status:
-        return self.ask(m.StatusRequest)
+        return self.ask(m.StatusRequest, quick_start=True if self.welcome.minor >= 2 else None)
 
     def drain(self) -> m.Status:
         return self.ask(m.Drain)
@@ -219,6 +222,11 @@ class Client:
         return self.ask(m.Hello, major=major, minor=minor)
 
     def _send(self, message: m.Message) -> None:
+        """Raises Failure where an older misod would not know what is asked."""
+        for name, limit in message.limits().items():
+            if limit.since and getattr(message, name) is not None and limit.since > self.welcome.minor:
+                theirs = f"{self.welcome.major}.{self.welcome.minor}"
+                raise Failure.of_code("version", f"misod speaks protocol {theirs}, which has no {name}")
         if not self._try_send(message):
             raise Lost
 

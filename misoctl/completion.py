@@ -11,6 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from misoctl.handed import PULLABLE, SETTINGS
+from protocol.exits import Elsewhere
 
 Names = Callable[[], Iterator[str]]
 VARIABLE = "_MISOCTL_COMPLETE"  # the shell's question
@@ -58,7 +59,11 @@ def attach(command: click.Command, path: str = "misoctl") -> None:
             param.shell_complete = lambda _ctx, typed, kind=kind: [CompletionItem(typed, type=kind)]
         elif names := PLACES.get(f"{path} {param.name}", NAMES.get(param.name)):
             param.shell_complete = lambda _ctx, typed, names=names: _matching(names, typed)
-    for name, verb in getattr(command, "commands", {}).items():
+    below = getattr(command, "commands", {})
+    if isinstance(below, Elsewhere):  # the one verb that is asked about is soon there, all are not
+        below.loaded = lambda name, verb: attach(verb, f"{path} {name}")
+        return
+    for name, verb in below.items():
         attach(verb, f"{path} {name}")
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 import click
 
 from misoctl.options import keep_alive_option, number, quiet_option, whole
+from misoctl.quick import beside_option
 from misoctl.talk import hush, tell
 from protocol.errors import Failure
 
@@ -34,6 +35,8 @@ def status(as_json) -> None:
     if now.detail:
         click.echo(f"  why       {now.detail}")
     click.echo(f"  model     {now.model} {now.digest[:12]} on {now.backend or '-'}, {speed}")
+    if now.quick_digest:
+        click.echo(f"  beside    kitten {now.quick_digest[:12]}, for --quick-start")
     click.echo(f"  rows      {now.speaking} speaking, {now.parked} parked, {now.queued} queued, at most {now.max_rows}")
     click.echo(f"  floor     {floor}")
     click.echo(f"  served    {now.requests} requests, {now.spoken_s:.1f} s of speech")
@@ -49,13 +52,15 @@ def status(as_json) -> None:
 @click.command()
 @click.argument("model", required=False)
 @keep_alive_option
+@beside_option
 @quiet_option
-def load(model, keep_alive_s, quiet) -> None:
+def load(model, keep_alive_s, quick, quiet) -> None:
     """Have MODEL ready, so that the next `say` starts at once; what speaks is finished first.
 
     \b
       misoctl load                     whichever is loaded, else the default
       misoctl load miso --keep-alive 600
+      misoctl load --quick-start       kitten beside it
     """
     from misoctl.speech import telling
     from misoctl.start import connect
@@ -63,8 +68,8 @@ def load(model, keep_alive_s, quiet) -> None:
 
     talk = hush if quiet else tell
     with connect(find_paths(), True, talk) as client:
-        *_, now = telling(client.load(model, keep_alive_s), talk)
-    talk(f"{now.model} is ready, loaded in {now.load_s:.2f} s")
+        *_, now = telling(client.load(model, keep_alive_s, quick or None), talk)
+    talk(f"{now.model} is ready{', kitten beside it' * quick}, loaded in {now.load_s:.2f} s")
 
 
 @click.command()

@@ -5,7 +5,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from contextlib import suppress
 
@@ -22,6 +21,8 @@ def leave(to_stdout: bool) -> None:
         return
     if to_stdout:
         raise click.UsageError("--no-wait cannot write to standard output: give -o a file, or leave it out")
+    import subprocess  # 2 ms, which no other `say` needs
+
     ours, theirs = os.pipe()
     command = [sys.executable, "-P", "-m", "misoctl.detached", str(theirs), *sys.argv[1:]]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, pass_fds=[theirs], start_new_session=True)

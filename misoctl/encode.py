@@ -1,51 +1,49 @@
-"""PCM to the formats of files and of HTTP, a piece at a time: feed -> bytes, finish -> the last of them.
+"""Speech by libsndfile: files, streams and what HTTP sends, all with the same settings.
 
-What was given out is never changed, so it may go down a pipe: headers hold the lengths of a stream without an end.
+Imported where such a format is asked for, and soundfile with it, before anything is spoken.
 """
 
-from dataclasses import dataclass, field
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-from misoctl.sink import wav_header
+from misoctl import sink
+from protocol import errors
+from protocol.errors import Failure
 
-PAGE_MS = 80.0  # of Ogg, a frame: libsndfile would gather a second
+HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)  # the last is the floor's: see Watch there
+PAGE_MS = 80.0  # of a stream of Ogg, a frame: libsndfile would gather a second
 SET_OGG_PAGE_LATENCY_MS = 0x1302  # of libsndfile's sndfile.h; soundfile has no name for it
-
-
 ENCODED = {  # libsndfile's names of container and codec
     "flac": ("FLAC", "PCM_16"),
     "ogg": ("OGG", "VORBIS"),
     "opus": ("OGG", "OPUS"),
     "mp3": ("MP3", "MPEG_LAYER_III"),
 }
+SETTINGS = {"mp3": {"compression_level": 0.4}}  # 96 kbit/s where the rate is constant, about 50 where it is not
+STREAMED = {"mp3": {"bitrate_mode": "CONSTANT"}}  # of a stream with a varying rate no player knows the length
 
 
-@dataclass(frozen=True)
-class Format:
-    """`container`, `codec` and `options` as soundfile calls them; without them the samples go out as they are."""
-
-    media_type: str
-    container: str = ""
-    codec: str = ""
-    options: dict = field(default_factory=dict)
-
-
-# MP3 at a constant 96 kbit/s: of a stream with a varying rate no player knows the length. Opus at about 60.
-MP3 = Format("audio/mpeg", *ENCODED["mp3"], {"compression_level": 0.4, "bitrate_mode": "CONSTANT"})
-OPUS = Format("audio/ogg", *ENCODED["opus"], {"compression_level": 0.8})
-FORMATS = {
-    "mp3": MP3,
-    "opus": OPUS,
-    "flac": Format("audio/flac", *ENCODED["flac"]),
-    "wav": Format("audio/wav"),
-    "pcm": Format("audio/pcm"),
-}
+def check(kind: str) -> None:
+    """Raises Failure unless this machine can write the format."""
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:
+        raise Failure(
+            errors.NO_PROGRAM, f"cannot write {kind}: {error}", "`pip install soundfile`, or use WAV"
+        ) from None
+    if not soundfile.check_format(*ENCODED[kind]):
+        version = soundfile.__libsndfile_version__
+        raise Failure(errors.NO_PROGRAM, f"libsndfile {version} writes no {kind}", "use another --format")
 
 
 def encoder(name: str, rate_hz: int) -> "Plain | Encoded":
-    """For one of FORMATS. It takes mono s16le."""
-    if FORMATS[name].container:
-        return Encoded(FORMATS[name], rate_hz)
-    return Plain(wav_header(rate_hz, None) if name == "wav" else b"")
+    """Mono s16le to one of ENCODED, wav or pcm, a piece at a time."""
+    if name in ENCODED:
+        return Encoded(name, rate_hz)
+    return Plain(sink.wav_header(rate_hz, None) if name == "wav" else b"")
 
 
 class Plain:
@@ -63,26 +61,80 @@ class Plain:
 
 
 class Encoded:
-    """By libsndfile, into memory."""
+    """What was given out is never changed, so it may go down a pipe: headers hold the lengths of a stream without end.
 
-    def __init__(self, wanted: Format, rate_hz: int):
-        import soundfile
+    Raises OSError.
+    """
 
-        self._out = Tail()
-        self._file = soundfile.SoundFile(
-            self._out, "w", rate_hz, 1, wanted.codec, format=wanted.container, **wanted.options
-        )
-        if wanted.container == "OGG":
-            latency = soundfile._ffi.new("double *", PAGE_MS)
-            soundfile._snd.sf_command(self._file._file, SET_OGG_PAGE_LATENCY_MS, latency, 8)
+    def __init__(self, kind: str, rate_hz: int):
+        self._tail = Tail()
+        self._encoder = Encoder(self._tail, kind, rate_hz)
 
     def feed(self, pcm: bytes) -> bytes:
-        self._file.buffer_write(pcm, "int16")
-        return self._out.take()
+        self._encoder.write(pcm)
+        return self._tail.take()
 
     def finish(self) -> bytes:
-        self._file.close()
-        return self._out.take()
+        """The last of it."""
+        self._encoder.close()
+        return self._tail.take()
+
+
+class Encoder:
+    """s16 samples into a file's descriptor, or into a Tail. Raises OSError.
+
+    No signal comes in between: raised in what C called it would be lost, and a freed handle be closed again.
+    """
+
+    def __init__(self, out: "int | Tail", kind: str, rate_hz: int):
+        import soundfile
+
+        self._error = soundfile.SoundFileError
+        container, codec = ENCODED[kind]
+        streams = isinstance(out, Tail)
+        how = SETTINGS.get(kind, {}) | (STREAMED.get(kind, {}) if streams else {})
+        with self._undisturbed():
+            self._sound = soundfile.SoundFile(out, "w", rate_hz, 1, codec, format=container, closefd=False, **how)
+            if streams and container == "OGG":
+                latency = soundfile._ffi.new("double *", PAGE_MS)
+                soundfile._snd.sf_command(self._sound._file, SET_OGG_PAGE_LATENCY_MS, latency, 8)
+
+    def write(self, pcm: bytes) -> None:
+        with self._undisturbed():
+            self._sound.buffer_write(pcm, "int16")
+
+    def close(self) -> None:
+        """May be called again."""
+        with self._undisturbed():
+            self._sound.close()
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        try:
+            with _signals_held():
+                yield
+        except self._error as error:  # it keeps no errno
+            raise OSError(0, str(error).rstrip(".")) from None
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """What comes meanwhile comes after. Not by a mask: numpy's threads, which have none, would take it."""
+    if threading.current_thread() is not threading.main_thread():  # no handler runs in it
+        yield
+        return
+    came: set[int] = set()
+    before = {number: signal.getsignal(number) for number in HELD}
+    before = {number: handler for number, handler in before.items() if callable(handler)}
+    for number in before:
+        signal.signal(number, lambda number, _frame: came.add(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in (number for number in before if number in came):  # the first that raises counts
+            before[number](number, None)
 
 
 class Tail:
@@ -114,3 +166,50 @@ class Tail:
         self._taken += len(data)
         self._kept.clear()
         return data
+
+
+class EncodedFile(sink.WavFile):
+    """As WavFile, in another format."""
+
+    def __init__(self, path: Path, raw: bool = False, *, kind: str):
+        super().__init__(path, raw)
+        self._kind, self._encoder = kind, None
+
+    def _begin(self, rate_hz: int) -> None:
+        self._encoder = Encoder(self._file.fileno(), self._kind, rate_hz)
+
+    def _put(self, pcm: bytes) -> None:
+        self._encoder.write(pcm)
+
+    def _finish(self) -> None:
+        self._encoder.close()
+
+    def _discard(self) -> None:
+        try:
+            if self._encoder:
+                self._encoder.close()
+        except OSError:  # the disk is still full
+            pass
+        super()._discard()
+
+
+class EncodedStream(sink.Stream):
+    """As Stream. Lengths in the head stay unknown, as in any stream."""
+
+    def __init__(self, *arguments, kind: str):
+        super().__init__(*arguments)
+        self._kind, self._encoded = kind, None
+
+    def write(self, pcm: bytes, rate_hz: int) -> None:
+        self._encoded = self._encoded or Encoded(self._kind, rate_hz)
+        self._send(self._encoded.feed(pcm))
+
+    def close(self, whole: bool) -> None:
+        encoded, self._encoded = self._encoded, None
+        try:
+            if encoded:
+                last = encoded.finish()
+                if whole:
+                    self._send(last)
+        finally:
+            super().close(whole)

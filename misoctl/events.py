@@ -19,6 +19,8 @@ class Events(Face):
         self._begun: tuple[str, dict, Hashed] | None = None
         self._requests: dict[int, tuple[str, dict, Hashed]] = {}
         self._wait = ""
+        self._has_floor = False
+        self._goes_on_at: int | None = None  # it was paused before this character
 
     def begins(self, text: str, options: dict, sink: Hashed) -> None:
         self._begun = text, options, sink
@@ -33,7 +35,19 @@ class Events(Face):
             self.emit("accepted", request=message.id, seed=message.seed)
         elif isinstance(message, m.Progress) and message.state not in ("parked", self._wait):
             self.emit("waiting", state=message.state)
+        elif isinstance(message, m.Floor) and message.state == "yours":
+            self._has_floor = True
+            goes_on = {"source_start": self._goes_on_at} if self._goes_on_at is not None else {}
+            self.emit("floor", state="resumed" if goes_on else "yours", **goes_on)
         self._wait = message.state if isinstance(message, m.Progress) else ""
+
+    def lost(self, why: str, skipped: int) -> None:
+        if self._has_floor:  # else it only waited: how that ended, the last event tells
+            self.emit("floor", state=why)
+        self._has_floor, self._goes_on_at = False, skipped if why == "paused" else None
+
+    def gap(self, at_s: float, gap_s: float | None) -> None:
+        self.emit("underrun", at_s=round(at_s, 3), gap_s=gap_s if gap_s is None else round(gap_s, 3))
 
     def piece(self, piece: Piece) -> None:
         numbers = {"number": piece.number, "sentence": piece.sentence}

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import wraps
+from types import FrameType
 
 import click
 
@@ -20,6 +21,7 @@ PRIORITIES = ("low", "normal", "high")
 HOLD_S = 10.0  # the floor is asked for, for so long from now,
 RENEW_S = 3.0  # so often,
 SLACK_S = 10.0  # until so long after the speech should have been heard
+AGAIN_S = 0.01  # a signal that came where no Cut may be raised is sent again
 MAX_APP_BYTES = 64
 
 UNHEARD = {"dropped": "dropped: somebody else speaks", "same": "dropped: the same was said just now"}  # both are exit 0
@@ -86,6 +88,7 @@ class Floor:
         if not self._takes and any(wish.values()):
             raise click.UsageError("--priority, --app and --resume are for what is played: with -o, give --when, too")
         self.end = ""  # why it was not heard, or not to its end
+        self.lost = ""  # the same in misod's words; paused: it goes on
         self._client = None
         self._id = 0
         self._watch: Watch | None = None
@@ -135,6 +138,7 @@ class Floor:
             self._client.leave_floor(self._id, again=bool(self.rest))
             if not self.rest:
                 self._client.close()
+        self.lost = "paused" if self.rest else cut
         self.end = "" if self.rest else CUT_SHORT.get(cut, cut)
         return bool(cut)
 
@@ -235,12 +239,25 @@ class Watch(threading.Thread):
 
     def _cut(self, why: str) -> None:
         self._why = why
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+        while self._armed:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+            time.sleep(AGAIN_S)
 
-    def _on_signal(self, _number: int, _frame) -> None:
-        if self._armed and self._why:  # else somebody else sent it
+    def _on_signal(self, _number: int, frame: FrameType | None) -> None:
+        if self._armed and self._why and not _leaves(frame):  # else somebody else sent it, or it comes again
             self._armed = False
             raise Cut(self._why)
+
+
+def _leaves(frame: FrameType | None) -> bool:
+    """Whether here nobody would take a Cut: Floor's block is being left, by itself or by a generator that is not yet
+    told of it.
+    """
+    if frame and frame.f_globals.get("__name__") == "contextlib":
+        return True
+    while frame and frame.f_code is not Floor.__exit__.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 @click.command("hush")

@@ -15,7 +15,7 @@ def hand_over(*arguments: str) -> NoReturn:
     """-P: not a misod that lies in the caller's directory."""
     for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed
         stream.flush()
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "misod", *arguments])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "misod.handed", *arguments])
 
 
 class Handed(click.Command):

@@ -2,7 +2,6 @@
 
 import os
 import re
-import tempfile
 from pathlib import Path
 
 from misoctl.formats import check, new_file
@@ -19,6 +18,8 @@ class Parts:
     option = ""
 
     def __init__(self, directory: str, kind: str = "wav"):
+        import tempfile  # 4 ms
+
         check(kind)
         self._directory, self._kind = Path(directory).absolute(), kind
         self._file = None

@@ -14,6 +14,7 @@ from protocol.settings import Playing
 AHEAD_S = 10.0  # of speech that may wait for the player, beyond what was held: a stall of the daemon is not heard
 TOLD_S = 0.5  # a shorter wait is not worth a line
 STOP_S = 2.0
+REST = b""  # among what is handed on: one speech ends there
 
 
 def open_player(
@@ -36,16 +37,27 @@ class Player:
         self._waits, self._told = True, False
         self._limit_s = AHEAD_S
         self._rate_hz = 0
+        self._gaps_told = self._own_told = 0
         self._feeder: Feeder | None = None
 
     def expect(self, text: str, max_seconds: float | None) -> None:
-        """It is asked for now."""
+        """It is asked for now: that nothing was heard until now is no gap."""
+        if self._playhead.ran_dry(time.monotonic()):
+            self._playhead.rest()
+            self._waits = True
         about_s = min(expected_s(text), max_seconds or float("inf"))
         self._plan = Prebuffer(time.monotonic(), about_s, asked_s=self._asked_s)
 
     def accepted(self, rtf: float | None) -> None:
         """misod's last real-time factor, if it has one."""
         self._plan.rtf = rtf
+
+    def made(self) -> None:
+        """All that was asked for is here; more may be asked for."""
+        if self._held:
+            self._hand_on(time.monotonic())
+        if self._feeder:
+            self._feeder.put(REST)
 
     @property
     def underruns(self) -> int:
@@ -54,6 +66,18 @@ class Player:
     @property
     def gap_s(self) -> float:
         return max(self._playhead.gap_s, self._output.gap_s)
+
+    def new_gaps(self) -> list[tuple[float, float | None]]:
+        """(after so much speech, how long) of each gap since this was called last; None: only the output saw it."""
+        seen = self._playhead.gaps[self._gaps_told :]
+        self._gaps_told += len(seen)
+        lead_in_s = self._settings.lead_in_ms / 1000
+        gaps = [(at_s - lead_in_s, gap_s) for at_s, gap_s in seen]
+        own = max(self._own_told, self._output.underruns - self._playhead.underruns)
+        heard_s = self._playhead.handed_s - self._playhead.ahead_s(time.monotonic()) - lead_in_s
+        gaps += [(max(0.0, heard_s), None)] * (own - self._own_told)
+        self._own_told = own
+        return gaps
 
     def ahead_s(self) -> float:
         """How much of what was written is still to be heard."""
@@ -149,7 +173,10 @@ class Feeder(threading.Thread):
         try:
             self._output.open(self._rate_hz)
             while (pcm := self._next()) is not None:
-                self._output.write(pcm)
+                if pcm == REST:
+                    self._output.rest()
+                else:
+                    self._output.write(pcm)
                 if self._stopped:
                     break
             self._output.finish()

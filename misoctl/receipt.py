@@ -1,10 +1,10 @@
 """The receipt that --json prints: the daemon's `done`, and what the client alone knows. Enough to render it again."""
 
-import hashlib
 import json
 import struct
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 
 from protocol import codec, errors
 from protocol import messages as m
@@ -33,7 +33,7 @@ class Hashed:
     """
 
     def __init__(self, sink, parts=(), player=None):
-        self._sink, self._parts, self._sha256 = sink, parts, hashlib.sha256()
+        self._sink, self._parts = sink, parts
         self.player = player
 
     def see(self, message: m.Piece | m.Pcm) -> None:
@@ -42,14 +42,20 @@ class Hashed:
             part.see(message)
 
     def write(self, pcm: bytes, rate_hz: int) -> None:
-        self._sha256.update(pcm)
         for sink in (self._sink, *self._parts):
             sink.write(pcm, rate_hz)
+        self._sha256.update(pcm)
 
     def close(self, whole: bool) -> None:
         with ExitStack() as closing:  # each, whatever becomes of the others
             for sink in (*self._parts, self._sink):
                 closing.callback(sink.close, whole)
+
+    @cached_property
+    def _sha256(self):
+        import hashlib  # 3.5 ms, for which the first sound does not wait
+
+        return hashlib.sha256()
 
     @property
     def sha256(self) -> str:
@@ -63,7 +69,7 @@ class Hashed:
 
 def receipt(done: m.Done, text: str, options: dict, sink: Hashed) -> dict:
     """`options`: as asked for, on the wire's names."""
-    asked = {"text": text} | {name: options.get(name) for name in ASKED}
+    asked = {"text": text} | {name: options.get(name) for name in (*ASKED, "quick_start")}
     numbers = struct.unpack(f"<{len(done.spans) // 4}I", done.spans[: len(done.spans) // 16 * 16])
     spans = [numbers[i : i + 4] for i in range(0, len(numbers), 4)]
     known = {"spans": spans, "sha256": sink.sha256} | sink.played()
@@ -84,6 +90,7 @@ class Replay:
     sha256: str
     voice_digest: str = ""  # of options["voice"], where it has one
     options: dict = field(default_factory=dict)
+    quick_digest: str | None = None  # of what spoke the first sentence, where that was another model
 
 
 def read(path: str) -> Replay:
@@ -98,9 +105,12 @@ def read(path: str) -> Replay:
     try:
         options = {name: given[name] for name in (*SHAPES_SOUND, *ASKED) if given[name] is not None}
         options |= {"voice": given["voice"]} if given["voice"] else {}
-        replay = Replay(*(given[name] for name in ("text", "model", "digest", "sha256", "voice_digest")), options)
+        if quick_digest := given.get("quick_digest") or None:  # else it was not, whatever was asked for
+            options["quick_start"] = given["quick_start"]
+        words = tuple(given[name] for name in ("text", "model", "digest", "sha256", "voice_digest"))
+        replay = Replay(*words, options, quick_digest)
         codec.pack(m.Say(id=0, text=replay.text, model=replay.model, **replay.options))
-        if not all(isinstance(word, str) for word in (replay.model, replay.digest, replay.sha256, replay.voice_digest)):
+        if not all(isinstance(word, str) for word in (*words, quick_digest or "")):
             raise TypeError
     except (TypeError, KeyError, errors.ProtocolError):
         cure = "give it what `misoctl say --json` printed"

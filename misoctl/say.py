@@ -9,6 +9,7 @@ from misoctl import kitten, voices
 from misoctl.floor import Floor, floor_options
 from misoctl.options import Sectioned, keep_alive_option, no_rate, number, output_options, quiet_option, whole
 from misoctl.playing.options import play_options
+from misoctl.quick import quick_options
 from misoctl.talk import hush, tell
 from protocol import errors
 from protocol.errors import Failure
@@ -17,7 +18,7 @@ from protocol.errors import Failure
 class Say(Sectioned):
     sections: ClassVar = {
         "The text": ("source", "script", "follow", "normalize", "emoji", "max_seconds"),
-        "The voice": ("model", "voice", "speaker", "like", "clip_text", "session"),
+        "The voice": ("model", "voice", "speaker", "like", "clip_text", "session", "quick", "quick_voice"),
         "Where it goes": ("output", "kind", "raw", "stems", "sentences"),
         "How it is played": ("player", "device", "volume", "lead_in_ms", "prebuffer_s", "level"),
         "Where others speak": ("when", "priority", "app", "resume"),
@@ -48,6 +49,7 @@ class Say(Sectioned):
 @click.option("--like", metavar="CLIP", help="Speak like this recording, this once; `learn` keeps it.")
 @click.option("--text", "clip_text", metavar="WORDS", help="With --like: what is said in CLIP.")
 @click.option("--session", metavar="NAME", callback=voices.slug, help="Go on with this dialogue, or begin it.")
+@quick_options
 @output_options
 @click.option("--stems", metavar="DIR", help="With --script: a file of each turn, too.")
 @click.option("--split-sentences", "sentences", metavar="DIR", help="A file of each sentence, too: 0001.wav, 0002.wav.")
@@ -121,9 +123,11 @@ def replay(receipt, quiet, where, play) -> None:
     talk, wanted = hush if quiet else tell, read(receipt)
     floor = Floor({}, outputs.target is None, wanted.text, resumes=False)
     with floor, outputs.open(play.telling(talk)) as sink, connect(find_paths(), True, talk) as client:
-        *_, now = client.load(wanted.model)
+        *_, now = client.load(wanted.model, quick_start=wanted.quick_digest and True)
         if now.digest != wanted.digest:
             raise Failure(errors.BAD_DATA, f"{receipt} was spoken by other weights than {now.model} has", "pull those")
+        if wanted.quick_digest and client.status().quick_digest != wanted.quick_digest:
+            raise Failure(errors.BAD_DATA, f"{receipt} was begun by other weights than kitten has", "pull those")
         voices.check_digest(client, receipt, wanted.options.get("voice"), wanted.voice_digest, wanted.model)
         words = floor.take(client, lambda: Client(find_paths()), talk, sink)
         done = speak(client, words, wanted.options | {"model": wanted.model}, sink, talk, came=floor.came)

@@ -63,20 +63,20 @@ def run(
             yield sink, client
 
     with _watching(faces) as watch:
+        over = watch.over if watch else iter
         if follow:
             with ready() as (sink, client):
-                floor.take(client, lambda: Client(find_paths()), tell_waits, sink)
+                floor.take(client, lambda: Client(find_paths()), tell_waits, sink, over)
                 _follow(client, options, sink, tell_waits, talk, watch, as_json, strict)
         while floor.rest:
             with ready() as (sink, client):
-                over = watch.over if watch else iter
                 words = floor.take(client, lambda: Client(find_paths()), tell_waits, sink, over)
                 done = speak(client, words, options, sink, tell_waits, watch, came=floor.came)
             if watch and floor.rest:
-                watch.cut(floor.skipped)
+                watch.cut(floor.skipped, floor.lost)
         if floor.end:
             if watch:
-                watch.cut(0)
+                watch.cut(0, floor.lost)
             floor.report(talk, data)
     if follow or floor.end:
         return

@@ -7,7 +7,6 @@ import os
 import stat
 import struct
 import sys
-import tempfile
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -34,6 +33,8 @@ class WavFile:
     """
 
     def __init__(self, path: Path, raw: bool = False):
+        import tempfile  # 4 ms, which a pipe need not wait for
+
         self.path, self._raw = path, raw
         try:
             self._target = path.resolve()  # written through a link, as by any program

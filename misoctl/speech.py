@@ -135,6 +135,8 @@ def _take(message: m.Message, sink: Hashed) -> None:
         sink.write(message.data, message.rate)
     elif isinstance(message, m.Done) and message.end == "cancelled":
         sink.close(whole=False)
+    elif isinstance(message, m.Done) and sink.player:
+        sink.player.made()
 
 
 def telling(stream: Iterator[m.Message], tell: Callable[[str], None]) -> Iterator[m.Message]:
@@ -163,8 +165,10 @@ def report(done: m.Done, quiet: bool, strict: bool) -> None:
         click.echo(
             f"misoctl: {done.unread} letters of the text were left out: {done.model} has none for them", err=True
         )
+    if done.not_quick:
+        click.echo(f"misoctl: no quick start: {done.not_quick}", err=True)
     if done.end == "cap":
         click.echo("misoctl: the speech reached its longest allowed length and was cut", err=True)
     if sys.stderr is not None and sys.stderr.isatty():
-        line = f"{done.seconds:.1f} s of speech, first sound after {done.ttfa_ms:.0f} ms"
-        click.echo(f"misoctl: {line}, real-time factor {done.rtf:.2f}, seed {done.seed}", err=True)
+        made = f"{done.seconds:.1f} s made in {done.seconds * done.rtf:.1f} s"
+        click.echo(f"misoctl: {made}, first sound after {done.ttfa_ms:.0f} ms, seed {done.seed}", err=True)

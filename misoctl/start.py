@@ -2,17 +2,20 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from misoctl.client import Client, NoDaemon
 from protocol import errors
 from protocol import messages as m
 from protocol.errors import Failure, UnsafePath
 from protocol.paths import Paths, lock_holder, make_directories, make_private
+
+if TYPE_CHECKING:
+    from subprocess import Popen
 
 START_S = 30.0  # a cold disk, or a daemon that drains first; 0.3 s is usual
 STOP_S = 10.0  # beyond misod's drain
@@ -96,8 +99,10 @@ def _try_connect(paths: Paths) -> Client | None:
     return client
 
 
-def _spawn(paths: Paths) -> tuple[subprocess.Popen, int]:
+def _spawn(paths: Paths) -> "tuple[Popen, int]":
     """A detached misod, and the size its stderr file had before."""
+    import subprocess  # 2 ms, which a running misod spares
+
     environ = dict(os.environ)
     if environ.get("MISO_HOME"):
         environ["MISO_HOME"] = str(paths.home)  # it may be relative, and misod runs in /

@@ -136,7 +136,7 @@ def _told(row: dict) -> str:
         return f"{turns:<9}  {row['seconds']:>6.1f} s  {row['bytes'] / 1e3:>7.1f} kB  {row['model']}"
     if "character" in row:
         return f"{row['language']:<10}  {row['character']}".rstrip()
-    return f"{row['seconds']:>4.1f} s  {row['created'][:10]}  # {row['text']}"
+    return f"{row['seconds']:>4.1f} s  {row['created'][:10]}  {row['model'] or '-':<6}  # {row['text']}"
 
 
 def _printable(text: object) -> str:
@@ -151,7 +151,7 @@ def _printable(text: object) -> str:
 @click.option("--text-file", metavar="FILE", help="The same, from FILE; - is standard input.")
 @click.option("--speaker", type=click.IntRange(0, 99), default=0, show_default=True, help="Its number for the model.")
 @click.option("--licence", "--license", default="", metavar="WORDS", help="What its owner said of its use; is kept.")
-@click.option("--model", metavar="NAME", help="Whose codec; by default the model that is loaded.")
+@click.option("--model", metavar="NAME", help="That is to speak as it; by default the one loaded.")
 @click.option("--transcriber", metavar="MODEL", envvar="MISO_TRANSCRIBER_MODEL", help=TRANSCRIBER_HELP)
 @click.option("--i-have-permission", "permission", is_flag=True, help="The speaker agreed; do not ask.")
 @replace_option
@@ -181,7 +181,8 @@ def learn(name, clip, text, text_file, transcriber, permission, quiet, **options
         words = hear(clip, recording, words, transcriber, talk)
         for _ in telling(client.learn(**request, text=words, **options), talk):
             pass
-    talk(f'learned {name}, {recording.seconds:.1f} s; try `misoctl say -v {name} "Hello."`')
+    how = f"--model {options['model']} -v {name}" if options["model"] else f"-v {name}"
+    talk(f'learned {name}, {recording.seconds:.1f} s; try `misoctl say {how} "Hello."`')
 
 
 def _check_free(client, name: str) -> None:
@@ -236,7 +237,7 @@ def export(name, file, replace, quiet) -> None:
     \b
       misoctl voices export anna anna.voice
 
-    The recording is not in it.
+    The recording is not in it, but for the first 10 s where KittenTTS 2 learned it.
     """
     import os
 

@@ -26,6 +26,12 @@ class Face:
     def word(self, word: Word) -> None:
         """It is heard now."""
 
+    def gap(self, at_s: float, gap_s: float | None) -> None:
+        """After so much of the speech the player had nothing to play, for so long; None: not known how long."""
+
+    def lost(self, why: str, skipped: int) -> None:
+        """The floor: `why` in misod's words. `paused`: it goes on later, after so many characters of the text."""
+
     def tick(self, heard_s: float) -> None:
         """So much of the speech was heard."""
 
@@ -46,7 +52,7 @@ class Watch:
         self._faces = faces
         self._timeline = Timeline()
         self._lock = threading.RLock()
-        self._player = None
+        self._player, self._player_from_s = None, 0.0  # of the speech
         self._skipped, self._told_s = 0, 0.0
         self._stop = threading.Event()
         self._broken: Failure | None = None  # a face could not write
@@ -73,7 +79,8 @@ class Watch:
     def begin(self, text: str, options: dict, sink: Hashed) -> None:
         """Where it goes to no player, it is heard when it is written."""
         with self._lock:
-            self._player = sink.player
+            if sink.player is not self._player:
+                self._player, self._player_from_s = sink.player, self._timeline.written_s
             self._timeline.begin(text, self._skipped)
             for face in self._faces:
                 face.begins(text, options, sink)
@@ -81,12 +88,14 @@ class Watch:
             self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
             self._thread.start()
 
-    def cut(self, skipped: int) -> None:
+    def cut(self, skipped: int, why: str) -> None:
         """Its player is gone. `skipped`: characters before the text that will begin again, if any."""
         with self._lock:
+            self._tell_gaps()
             self._skipped = skipped
             self._timeline.cut(self._told_s)
             for face in self._faces:
+                face.lost(why, skipped)
                 face.close()
 
     def over(self, stream: Iterator[m.Message]) -> Iterator[m.Message]:
@@ -120,8 +129,14 @@ class Watch:
     def _tell(self, heard_s: float) -> None:
         with self._lock:
             self._told_s = heard_s
+            self._tell_gaps()
             for happened in self._timeline.heard(heard_s):
                 for face in self._faces:
                     face.ended(happened) if isinstance(happened, m.Done) else face.word(happened)
             for face in self._faces:
                 face.tick(heard_s)
+
+    def _tell_gaps(self) -> None:
+        for at_s, gap_s in self._player.new_gaps() if self._player else ():
+            for face in self._faces:
+                face.gap(self._player_from_s + at_s, gap_s)

@@ -3,12 +3,13 @@
 import signal
 
 
-def main() -> None:
+def main(name: str = "misod") -> None:
     """Ctrl-C while Python still imports ends us without a traceback; the server takes it over once it listens."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from misod.cli import main
 
+    main.name = name
     main()
 
 

@@ -19,7 +19,6 @@ def _use_openblas() -> None:
     """
     if sys.platform != "linux" or "mlx.core" in sys.modules:
         return
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a frame's products are too small to share out
     try:
         library = metadata.distribution("cmeel-openblas").locate_file("cmeel.prefix/lib/libopenblas.so.0")
         ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)

@@ -63,7 +63,7 @@ def serve(agent: bool, **flags) -> None:
 def run(flags: dict, opener: Callable[[Path, int, "PrefixRoom"], "Engine"]) -> int:
     """The daemon, start to end; the exit code. `opener` makes the engine of a model's directory."""
     from misod.log import start_log
-    from misod.runtime import secure
+    from misod.runtime import room_bytes, secure
 
     faulthandler.enable()
     home = None
@@ -79,16 +79,15 @@ def run(flags: dict, opener: Callable[[Path, int, "PrefixRoom"], "Engine"]) -> i
         return _refuse(failure)
     except OSError as error:
         return _refuse(errors.of_file(error, home))
-    from misod.engine import Models, PrefixRoom, model_directory
+    from misod.engine import Models, PrefixRoom, find_model
     from misod.server import Server  # zmq after the file limit is raised
-    from misod.weights.models import mend
-
-    def find(name: str) -> Path:
-        mend(paths.models)
-        return model_directory(name or settings.model, paths.models)
 
     prefixes = PrefixRoom(int(settings.prefix_gb * 1e9), paths.prefixes, int(settings.prefix_disk_gb * 1e9))
-    models = Models(find, lambda directory: opener(directory, settings.max_rows, prefixes))
+    models = Models(
+        lambda name: find_model(name or settings.model, paths.models),
+        lambda directory: opener(directory, settings.max_rows, prefixes),
+        lambda: room_bytes(settings.memory_gb),
+    )
     return Server(settings, paths, lock, models).run()
 
 

@@ -19,7 +19,8 @@ from protocol.paths import find_paths
 
 
 def tell(line: str) -> None:
-    click.echo(f"misod: {line}", err=True)
+    """Under the name that was typed: see handed.py."""
+    click.echo(f"{click.get_current_context().find_root().info_name}: {line}", err=True)
 
 
 def print_data() -> None:

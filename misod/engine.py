@@ -12,8 +12,8 @@ import numpy as np
 
 from misod.dialogues import Dialogue
 from misod.style import Style
-from misod.voices import Segment, Voice
-from misod.weights.models import BUNDLED, bundled, default_name
+from misod.voices import Heard, Segment, Voice
+from misod.weights.models import BUNDLED, bundled, default_name, mend
 
 T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a model: no path
@@ -37,6 +37,7 @@ class Say:
     voice: Voice | None = None
     own_voice: str = ""  # the name of one of the model's own
     dialogue: Dialogue | None = None  # to follow, and to be kept for
+    quick: str | None = None  # the voice of KittenTTS 2 that says the first sentence, "" its default; None: none does
 
 
 @dataclass
@@ -56,6 +57,9 @@ class Row:
     dropped: int = 0  # pieces that no longer fitted into the context of those after them
     kept: str = ""  # digest of what an engine has kept of its dialogue, for what is said next
     mended: list[str] = field(default_factory=list)  # what went wrong and was drawn anew: "silence at frame 31"
+    due: Callable[[], None] | None = None  # to be called before its next step, at its own risk
+    quick_digest: str = ""  # of the weights that said the first sentence, where they are not the model's
+    not_quick: str = ""  # why they are, where others were asked for
 
     def spans_of(self, piece: int) -> list[tuple[int, int, int, int]]:
         """Those of one piece, and of its own text."""
@@ -73,6 +77,7 @@ class Chunk:
     end: str | None = None
     turn: int = 0  # of a script, from 0
     piece: int = 0  # whose sound it is: of Row.spoken
+    seam: bool = False  # another voice goes on after it, as loud as Row.usual_lufs says now
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ class Info:
     backend: str
     codec: str = ""  # its digest: voices are of one codec
     voices: Mapping[str, int] = field(default_factory=dict)  # its own by name, in lower case -> the speaker's number
-    keeps_voices: bool = True  # False: it speaks like a clip, and cannot learn one
+    quick_digest: str = ""  # of the weights that are loaded beside it, to say first sentences
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,8 @@ class Memory:
     prefix_hits: int = 0
     prefix_misses: int = 0
     prefix_evictions: int = 0
+    graphs: int = 0  # made of compiled frames, where frames are compiled
+    graphs_s: float = 0.0  # of time, in all
 
 
 @dataclass(frozen=True)
@@ -116,15 +123,6 @@ class PrefixRoom:
     disk_limit_bytes: int = 4 << 30
 
 
-@dataclass(frozen=True)
-class Heard:
-    """A recording as a model takes it: codes (K, T) int16, and its transcript as it is read."""
-
-    codes: np.ndarray
-    spoken: str
-    codec_digest: str
-
-
 class RowFault(Exception):
     """This request cannot be spoken; the message says why. The engine and its other rows are untouched.
 
@@ -134,6 +132,21 @@ class RowFault(Exception):
     def __init__(self, message: str, code: str = "unspeakable"):
         super().__init__(message)
         self.code = code
+
+
+def check_codec(voice: Voice, info: Info) -> None:
+    """Raises RowFault where the voice is of another codec than the model's: nothing in it means anything there."""
+    if voice.codec_digest != info.codec:
+        by = f"{voice.model} (--model {voice.model} says it)" if voice.model else "another model"
+        raise RowFault(f"{_named(voice)} was learned with {by}: {info.model} has another codec", "bad_voice")
+
+
+def no_sound(voice: Voice, info: Info) -> RowFault:
+    return RowFault(f"{_named(voice)} holds what {info.model} has no sound for", "bad_voice")
+
+
+def _named(voice: Voice) -> str:
+    return f"the voice {voice.name}" if voice.name else "the clip"
 
 
 class ModelError(Exception):
@@ -174,6 +187,9 @@ class Engine(Protocol):
     def forget(self, digest: str) -> None:
         """Free what is kept of the voice, or of the dialogue."""
 
+    def prepare(self) -> bool:
+        """With nothing else to do, make a little of what a step may need; False: all of it is there."""
+
     def memory(self) -> Memory: ...
 
     def close(self) -> None:
@@ -182,10 +198,11 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Models:
-    """How the worker comes by an engine. Both raise ModelError."""
+    """How the worker comes by an engine. The first two raise ModelError."""
 
     find: Callable[[str], Path]  # the directory of a model's name; of "", the default's
     open: Callable[[Path], Engine]
+    room_bytes: Callable[[], int]  # memory that another may take
 
 
 def returned(steps: Generator[object, None, T]) -> T:
@@ -208,15 +225,28 @@ def model_directory(model: str, models_dir: Path) -> Path:
     return directory
 
 
+def find_model(name: str, models_dir: Path) -> Path:
+    """The same, once what a pull left half done is mended. Where nobody can look, that is a ModelError, too."""
+    try:
+        mend(models_dir)
+        return model_directory(name, models_dir)
+    except OSError as error:
+        raise ModelError(f"{error.filename}: {error.strerror}") from None
+
+
 def open_engine(directory: Path, max_rows: int, prefixes: PrefixRoom | None = None) -> Engine:
     """The engine with the model in `directory` loaded and warm. Raises ModelError. Imports mlx on this thread."""
-    if (config := _config(directory)).get("type") == "KITTEN2":
+    if is_kitten(directory):
         from misod.kitten.engine import KittenEngine
 
-        return KittenEngine.open(directory.name, directory, max_rows, config=config)
+        return KittenEngine.open(directory.name, directory, max_rows, config=_config(directory))
     from misod.miso.engine import MisoEngine
 
     return MisoEngine.open(directory.name, directory, max_rows, prefixes)
+
+
+def is_kitten(directory: Path) -> bool:
+    return _config(directory).get("type") == "KITTEN2"
 
 
 def _config(directory: Path) -> dict:

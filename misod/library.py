@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from misod import published, voices
@@ -22,6 +23,13 @@ class Library:
         self.dialogues = Dialogues(dropped)
         self._models = paths.models
 
+    @property
+    def voices(self) -> int:
+        """That were learned; 0 where nobody can look, which whoever asks for them is told."""
+        with suppress(ProtocolError):
+            return len(self.store.names())
+        return 0
+
     def answer(self, message: m.Message) -> m.Message:
         """The reply to one of ANSWERS."""
         return ANSWERS[type(message)](self, message)
@@ -34,12 +42,10 @@ class Library:
     def learned(self, learn: m.Learn, heard: Heard) -> tuple[m.Voices, str]:
         """The answer, and the digest of the voice."""
         voice = Voice(
+            **vars(heard),
             name=learn.name,
-            codes=heard.codes,
             text=learn.text,
-            spoken=heard.spoken,
             speaker=learn.speaker,
-            codec_digest=heard.codec_digest,
             clip_digest=learn.clip_digest,
             created=voices.now(),
             licence=learn.licence,

@@ -110,7 +110,7 @@ class Leveller:
     """Brings one mono stream to target_lufs by a slow gain, and keeps its peaks under ceiling_dbfs.
 
     The gain starts at start_gain_db and stands still while there is silence. Same calls, same bytes. Samples that are
-    not finite are the caller's to remove.
+    not finite are the caller's to remove. `after`: what came out of that one counts as heard before.
     """
 
     def __init__(
@@ -119,9 +119,10 @@ class Leveller:
         target_lufs: float = TARGET_LUFS,
         ceiling_dbfs: float = -1.0,
         start_gain_db: float = 0.0,
+        after: "Leveller | None" = None,
     ):
         self._target_lufs = target_lufs
-        self._heard, self._made = Meter(rate_hz), Meter(rate_hz)
+        self._heard, self._made = Meter(rate_hz), after._made if after else Meter(rate_hz)
         self._limiter = Limiter(rate_hz, ceiling_dbfs)
         self._recent: deque[float] = deque(maxlen=RECENT_BLOCKS)
         self._speech_hops = BLOCK_HOPS - 1

@@ -19,6 +19,8 @@ ONLY = {  # a field that is not here is taken by both
 
 def check(say: Say, engine: str, model: str) -> None:
     """Raises RowFault where the request has what another engine than the model's takes."""
+    if say.quick is not None and (say.script or say.dialogue):
+        raise RowFault(f"quick_start goes with no {'script' if say.script else 'session'}", "bad_value")
     given = {*say.sampling, *say.options}
     given |= {name for name, has in (("script", say.script), ("session", say.dialogue), ("emoji", say.emoji)) if has}
     if others := sorted(given - own(given, engine)):

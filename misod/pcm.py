@@ -17,10 +17,14 @@ class Samples:
     clipped: int = 0
     nonfinite: int = 0
     leveller: Leveller | None = None  # None: as loud as it comes
+    begins: bool = True  # the next sample is an edge
 
     def finish(self, pcm: np.ndarray, rate_hz: int, last: bool) -> bytes:
-        """pcm (n,) float of one step -> to_s16 of it, levelled, the utterance's two edges faded."""
-        first = self.total == 0
+        """pcm (n,) float of one step -> to_s16 of it, levelled, the utterance's two edges faded.
+
+        `last`: of the utterance, or of what one voice says of it: another begins as an utterance does.
+        """
+        first, self.begins = self.begins, last or (self.begins and not pcm.size)
         pcm = self._finite(pcm)
         if self.leveller:
             pcm = self.leveller.process(pcm)

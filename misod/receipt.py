@@ -5,9 +5,9 @@ from dataclasses import asdict
 
 from misod import options
 from misod.engine import Row
+from misod.orders import Piece, Ready
 from misod.scheduler import Job
 from misod.session import Session
-from misod.worker import Piece, Ready
 from protocol import messages as m
 
 MAX_LINE_BYTES = 1024
@@ -59,7 +59,8 @@ def receipt(session: Session, job: Job, end: str, ready: Ready) -> m.Done:
 def _of(row: Row | None, engine: str) -> dict:
     """What only a row knows; None: the request never had one."""
     if row is None:
-        return {"voice_digest": "", "dropped": 0, "mended": "", "spoken": "", "spans": b"", "unread": 0}
+        none = {"voice_digest": "", "dropped": 0, "mended": "", "spoken": "", "spans": b"", "unread": 0}
+        return none | {"quick_digest": None, "not_quick": None}
     style = asdict(row.style)
     return {name: style[name] for name in options.own(style, engine)} | {
         "voice_digest": row.voice_digest,
@@ -68,6 +69,8 @@ def _of(row: Row | None, engine: str) -> dict:
         "spoken": fit(" ".join(row.spoken), m.MAX_SPOKEN_BYTES),
         "spans": _packed(row.spans),
         "unread": row.unread,
+        "quick_digest": fit(row.quick_digest, 128) or None,
+        "not_quick": fit(row.not_quick) or None,
     }
 
 

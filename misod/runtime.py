@@ -104,6 +104,11 @@ def resident_bytes() -> int:
     return psutil.Process().memory_info().rss
 
 
+def room_bytes(memory_gb: float) -> int:
+    """How much more may be taken: of the machine, and of what the setting allows."""
+    return min(psutil.virtual_memory().available, memory_ceiling_bytes(memory_gb) - resident_bytes())
+
+
 def memory_ceiling_bytes(memory_gb: float) -> int:
     """From the setting; 0 leaves a tenth of the machine to others."""
     return int(memory_gb * 1e9) if memory_gb else int(psutil.virtual_memory().total * 0.9)

@@ -25,6 +25,7 @@ class Job:
     clip: bytes = b""  # to hear first: to speak like it, or (say None) to learn it
     clip_text: str = ""
     speaker: int = 0  # of the voice that is learned
+    quick: bool = False  # what starts quickly is to be beside the model
     hearing: Generator[None, None, Heard] | None = None  # under way
     row: Row | None = None  # None until it is prefilled
     credit: int = WINDOW_FRAMES  # frames that may be sent before the next ack
@@ -71,6 +72,10 @@ class Scheduler:
     def hearing(self) -> Job | None:
         """The first of those whose clip is being heard."""
         return next((job for job in self._rows.values() if job.hearing), None)
+
+    def due(self) -> Job | None:
+        """The first of those that may speak and have something due before they do."""
+        return next((job for job in self.ready() if job.row.due), None)
 
     def credit(self, key: Key, frames: int) -> Job | None:
         """The job that has so much more, if it is still there."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 import zmq
 
 import misod
-from misod import engine, runtime, style, worker
+from misod import engine, orders, runtime, style, worker
 from misod.config import Settings
 from misod.library import ANSWERS, Library
 from misod.receipt import error, piece, receipt
@@ -44,7 +44,7 @@ class Server:
         self.settings, self.paths, self.lock = settings, paths, lock
         self.sessions: dict[tuple[bytes, int], Session] = {}
         self.state, self.detail = "loading", ""
-        self.ready: worker.Ready | None = None
+        self.ready: orders.Ready | None = None
         self.started_s = time.monotonic()
         self.requests = self.frames = 0
         self.spoken_s = 0.0
@@ -54,7 +54,7 @@ class Server:
         self.exit_code: int | None = None
         self.memory_ceiling_bytes = runtime.memory_ceiling_bytes(settings.memory_gb)
         self.memory_due_s = 0.0
-        self.library = Library(paths, lambda digest: self.worker.inbox.put(worker.Forget(digest)))
+        self.library = Library(paths, lambda digest: self.worker.inbox.put(orders.Forget(digest)))
         self.router = Router(paths.socket, settings.max_rows)
         self.usher = Usher(settings.same_s, settings.max_requests, self._send)
         self.wake = Wake()
@@ -150,10 +150,11 @@ class Server:
             voice=voice,
             own_voice=say.voice if say.voice and not voice else "",
             dialogue=dialogue,
+            quick=say.quick_start,
         )
         # before anything is sent: to a peer that is gone that fails, and its cancel must not overtake
         heard = say.model or "", say.keep_alive_s, say.clip, say.clip_text
-        self.worker.inbox.put(worker.Submit(session.job, wanted, *heard))
+        self.worker.inbox.put(orders.Submit(session.job, wanted, *heard))
         self._send(peer, m.Accepted(id=say.id, seed=seed, rtf=self.rtf))
         if self.state == "loading":
             self._send(peer, m.Progress(id=say.id, state="loading"))
@@ -175,16 +176,18 @@ class Server:
             raise errors.ProtocolError("busy", f"{len(self.sessions)} requests wait or speak already", request)
 
     def _on_load(self, peer: bytes, load: m.Load) -> None:
-        self._change_model(peer, load.id, load.model or "", load.keep_alive_s)
+        self._change_model(peer, load.id, load.model or "", load.keep_alive_s, quick=bool(load.quick_start))
 
     def _on_unload(self, peer: bytes, unload: m.Unload) -> None:
         self._change_model(peer, unload.id, None, None)
 
-    def _change_model(self, peer: bytes, request: int, model: str | None, keep_alive_s: float | None) -> None:
+    def _change_model(
+        self, peer: bytes, request: int, model: str | None, keep_alive_s: float | None, quick: bool = False
+    ) -> None:
         self._check_room(peer, request)
         session = Session(peer, request, time.monotonic(), speaks=False)
         self.sessions[session.key] = session
-        self.worker.inbox.put(worker.Submit(session.job, None, model, keep_alive_s))
+        self.worker.inbox.put(orders.Submit(session.job, None, model, keep_alive_s, quick=quick))
 
     def _on_learn(self, peer: bytes, learn: m.Learn) -> None:
         self._check_room(peer, learn.id)
@@ -193,7 +196,7 @@ class Server:
         self.sessions[session.key] = session
         log.info("learn: %d bytes, %d sessions", len(learn.clip), len(self.sessions))
         heard = learn.clip, learn.text, learn.speaker
-        self.worker.inbox.put(worker.Submit(session.job, None, learn.model or "", None, *heard))
+        self.worker.inbox.put(orders.Submit(session.job, None, learn.model or "", None, *heard))
         if self.state == "loading":
             self._send(peer, m.Progress(id=learn.id, state="loading"))
 
@@ -211,15 +214,15 @@ class Server:
         session = self.sessions.get((peer, cancel.id))
         if session and (session.speaks or session.learn):
             session.closing = True
-            self.worker.inbox.put(worker.Cancel(session.job, "cancelled"))
+            self.worker.inbox.put(orders.Cancel(session.job, "cancelled"))
 
     def _on_ack(self, peer: bytes, ack: m.Ack) -> None:
         if session := self.sessions.get((peer, ack.id)):  # acks may cross `done`
             if frames := session.ack(ack.seq):
-                self.worker.inbox.put(worker.Credit(session.job, frames))
+                self.worker.inbox.put(orders.Credit(session.job, frames))
 
     def _on_status(self, peer: bytes, asked: m.StatusRequest) -> None:
-        self._send(peer, status(self, asked.id, self._state()))
+        self._send(peer, status(self, asked.id, self._state(), quick=bool(asked.quick_start)))
 
     def _on_drain(self, peer: bytes, drain: m.Drain) -> None:
         self._send(peer, status(self, drain.id, "draining"))
@@ -235,15 +238,15 @@ class Server:
             event = self.worker.outbox.popleft()
             EVENTS[type(event)](self, event)
 
-    def _on_loading(self, _: worker.Loading) -> None:
+    def _on_loading(self, _: orders.Loading) -> None:
         self.state, self.detail = "loading", ""
         for session in list(self.sessions.values()):
             self._send(session.peer, m.Progress(id=session.id, state="loading"))
 
-    def _on_ready(self, event: worker.Ready) -> None:
+    def _on_ready(self, event: orders.Ready) -> None:
         self.state, self.ready, self.rtf = "ready", event, None
 
-    def _on_unloaded(self, event: worker.Unloaded) -> None:
+    def _on_unloaded(self, event: orders.Unloaded) -> None:
         self.state, self.detail = ("failed", event.why) if event.why else ("idle", "")
         if not runtime.holds(self.lock, self.paths):  # nobody can reach us, and another may listen in our place
             log.warning("%s was removed", self.paths.lock)
@@ -254,11 +257,11 @@ class Server:
         session = self.sessions.get(job[:2])
         return session if session and session.job == job else None
 
-    def _on_admitted(self, event: worker.Admitted) -> None:
+    def _on_admitted(self, event: orders.Admitted) -> None:
         if session := self._session(event.key):
             session.admitted = True
 
-    def _on_frame(self, event: worker.Frame) -> None:
+    def _on_frame(self, event: orders.Frame) -> None:
         session = self._session(event.key)
         if session is None or session.closing:
             return
@@ -270,39 +273,39 @@ class Server:
         rate, turn = self.ready.sample_rate, event.turn
         self._send(session.peer, m.Pcm(id=session.id, seq=seq, rate=rate, turn=turn, data=event.pcm))
 
-    def _on_finished(self, event: worker.Finished) -> None:
+    def _on_finished(self, event: orders.Finished) -> None:
         if session := self._session(event.key):
             del self.sessions[session.key]
             end = "cancelled" if session.closing else event.end  # they may have crossed: what was asked counts
             if end == "eos" and session.dialogue:
                 self.library.dialogues.add(self.ready.info, event.job.row)
-            done = receipt(session, event.job, end, self.ready or worker.NOTHING)
-            if done.seconds >= TELLING_S:
+            done = receipt(session, event.job, end, self.ready or orders.NOTHING)
+            if done.seconds >= TELLING_S and done.quick_digest is None:
                 self.rtf = done.rtf
             self._send(session.peer, done)
 
-    def _on_changed(self, event: worker.Changed) -> None:
+    def _on_changed(self, event: orders.Changed) -> None:
         if session := self._session(event.key):
             del self.sessions[session.key]
             self._send(session.peer, status(self, session.id, self._state()))
 
-    def _on_learned(self, event: worker.Learned) -> None:
+    def _on_learned(self, event: orders.Learned) -> None:
         if session := self._session(event.key):
             del self.sessions[session.key]
             try:
                 answer, digest = self.library.learned(session.learn, event.heard)
-                self.worker.inbox.put(worker.Keep(digest))
+                self.worker.inbox.put(orders.Keep(digest))
                 self._send(session.peer, answer)
             except errors.ProtocolError as refusal:
                 self._send(session.peer, error(session.id, refusal.code, refusal.message))
 
-    def _on_failed(self, event: worker.Failed) -> None:
+    def _on_failed(self, event: orders.Failed) -> None:
         if session := self._session(event.key):
             del self.sessions[session.key]
             log.warning("request failed: %s", event.code)
             self._send(session.peer, error(session.id, event.code, event.message))
 
-    def _on_crashed(self, event: worker.Crashed) -> None:
+    def _on_crashed(self, event: orders.Crashed) -> None:
         self._fail_all()
         self._exit(errors.SOFTWARE, f"the worker died: {event.message}")
 
@@ -321,7 +324,7 @@ class Server:
 
     def _forget(self, key: tuple[bytes, int | None]) -> None:
         if session := self.sessions.pop(key, None):
-            self.worker.inbox.put(worker.Cancel(session.job, "cancelled"))
+            self.worker.inbox.put(orders.Cancel(session.job, "cancelled"))
 
     def _drop(self, session: Session, code: str, message: str) -> None:
         """The request ends here, and is told why."""
@@ -388,7 +391,7 @@ class Server:
         self.cut_off = True
         for session in list(self.sessions.values()):
             if session.speaks:
-                self.worker.inbox.put(worker.Cancel(session.job, "drained"))
+                self.worker.inbox.put(orders.Cancel(session.job, "drained"))
             else:
                 self._drop(session, "draining", "misod is shutting down")
         self.drain_deadline_s = now_s + self.settings.step_timeout_s
@@ -434,14 +437,14 @@ HANDLERS = {
 }
 
 EVENTS = {
-    worker.Loading: Server._on_loading,
-    worker.Ready: Server._on_ready,
-    worker.Unloaded: Server._on_unloaded,
-    worker.Admitted: Server._on_admitted,
-    worker.Frame: Server._on_frame,
-    worker.Finished: Server._on_finished,
-    worker.Changed: Server._on_changed,
-    worker.Learned: Server._on_learned,
-    worker.Failed: Server._on_failed,
-    worker.Crashed: Server._on_crashed,
+    orders.Loading: Server._on_loading,
+    orders.Ready: Server._on_ready,
+    orders.Unloaded: Server._on_unloaded,
+    orders.Admitted: Server._on_admitted,
+    orders.Frame: Server._on_frame,
+    orders.Finished: Server._on_finished,
+    orders.Changed: Server._on_changed,
+    orders.Learned: Server._on_learned,
+    orders.Failed: Server._on_failed,
+    orders.Crashed: Server._on_crashed,
 }

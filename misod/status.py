@@ -14,9 +14,12 @@ if TYPE_CHECKING:
     from misod.server import Server
 
 
-def status(server: "Server", request: int, state: str) -> m.Status:
+def status(server: "Server", request: int, state: str, quick: bool = False) -> m.Status:
+    """`quick`: tell what starts quickly, which older clients do not know of."""
     settings, worker = server.settings, server.worker
     _, speaking, parked = worker.counts
+    held = asdict(worker.memory)
+    graphs, graphs_s = held.pop("graphs"), held.pop("graphs_s")
     return m.Status(
         id=request,
         state=state,
@@ -32,24 +35,30 @@ def status(server: "Server", request: int, state: str) -> m.Status:
         frames=server.frames,
         spoken_s=server.spoken_s,
         drain_s=settings.drain_s,
-        voices=len(server.library.store.names()),
+        voices=server.library.voices,
         sessions=len(server.library.dialogues),
         socket=fit(str(server.paths.socket)),
         log=fit(str(server.paths.log), 4096),
-        **_model(server),
+        **_model(server, f", {graphs} graphs in {graphs_s:.1f} s" if graphs else ""),
         rss_bytes=runtime.resident_bytes(),
         prefix_limit_bytes=int(settings.prefix_gb * 1e9),
-        **asdict(worker.memory),
+        **held,
+        quick_digest=_quick_digest(server) if quick else None,
     )
 
 
-def _model(server: "Server") -> dict:
+def _quick_digest(server: "Server") -> str | None:
+    return server.ready.info.quick_digest or None if server.state == "ready" else None
+
+
+def _model(server: "Server", made: str) -> dict:
+    """`made`: what the model has compiled."""
     ready, settings = server.ready, server.settings
     return {
         "engine": fit(ready.info.engine if ready else "", 64),
         "model": fit(ready.info.model if ready else settings.model, 256),
         "digest": fit(ready.info.digest if ready else "", 128),
-        "backend": fit(ready.info.backend if ready else "", 64),
+        "backend": fit(ready.info.backend + made if ready else "", 64),
         "sample_rate": ready.sample_rate if ready else 0,
         "load_s": ready.load_s if ready else 0.0,
         "max_rows": ready.max_rows if ready else settings.max_rows,

@@ -10,13 +10,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import numpy as np
 
-from misod import options
+from misod import options, orders, quick
 from misod.engine import Chunk, Engine, Fault, Heard, Info, Memory, ModelError, Models, RowFault, Say
 from misod.loudness import TARGET_LUFS, Leveller
 from misod.scheduler import Job, Key, Scheduler
@@ -25,135 +25,6 @@ from misod.voices import Voice
 log = logging.getLogger(__name__)
 
 CLIPS = 8  # of `say.clip`, that are not heard again
-
-
-# ---- orders, from the I/O thread
-
-
-@dataclass(frozen=True)
-class Submit:
-    """`say` None: only have the model, or learn the clip. `model`: "" is whichever is loaded, else the default; None:
-    free it. `clip`: s16 at the codec's rate, to be heard first; `speaker`: the number of the voice that is learned.
-    """
-
-    key: Key
-    say: Say | None
-    model: str | None = ""
-    keep_alive_s: float | None = None
-    clip: bytes = b""
-    clip_text: str = ""
-    speaker: int = 0
-
-
-@dataclass(frozen=True)
-class Credit:
-    key: Key
-    frames: int
-
-
-@dataclass(frozen=True)
-class Cancel:
-    key: Key
-    end: str  # cancelled, or drained
-
-
-@dataclass(frozen=True)
-class Keep:
-    """The voice with this digest was learned."""
-
-    digest: str
-
-
-@dataclass(frozen=True)
-class Forget:
-    """What the engine keeps of the voice, or of the dialogue, with this digest."""
-
-    digest: str
-
-
-# ---- events, to the I/O thread
-
-
-@dataclass(frozen=True)
-class Loading:
-    pass
-
-
-@dataclass(frozen=True)
-class Ready:
-    info: Info
-    sample_rate: int
-    max_rows: int
-    load_s: float
-
-
-NOTHING = Ready(Info("none", "none", "none", "none"), 24_000, 1, 0.0)  # in the receipt of what was cancelled before
-
-
-@dataclass(frozen=True)
-class Unloaded:
-    """`why` is empty where keep_alive ran out, else what kept the model from loading."""
-
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class Admitted:
-    """It has a row: its prompt is read next."""
-
-    key: Key
-
-
-@dataclass(frozen=True)
-class Piece:
-    """`spans`: of its own text, and of say.text."""
-
-    number: int
-    sentence: int
-    spoken: str
-    spans: list[tuple[int, int, int, int]]
-
-
-@dataclass(frozen=True)
-class Frame:
-    """`begins`: the piece whose first frame it is."""
-
-    key: Key
-    pcm: bytes
-    turn: int = 0
-    begins: Piece | None = None
-
-
-@dataclass(frozen=True)
-class Finished:
-    key: Key
-    job: Job  # no longer touched by this thread
-    end: str
-
-
-@dataclass(frozen=True)
-class Changed:
-    """The model that a `load` or an `unload` asked for is there, or gone."""
-
-    key: Key
-
-
-@dataclass(frozen=True)
-class Learned:
-    key: Key
-    heard: Heard
-
-
-@dataclass(frozen=True)
-class Failed:
-    key: Key
-    code: str
-    message: str
-
-
-@dataclass(frozen=True)
-class Crashed:
-    message: str
 
 
 class Worker(threading.Thread):
@@ -174,6 +45,7 @@ class Worker(threading.Thread):
         self._scheduler = Scheduler(max_rows)
         self._engine: Engine | None = None
         self._name = ""  # of the directory it was loaded from
+        self._load_s = 0.0
         self._clips: dict[bytes, Heard] = {}  # by digest, the least recently used first
 
     def run(self) -> None:
@@ -184,11 +56,12 @@ class Worker(threading.Thread):
                 self._work()
         except BaseException as error:  # an MLX error outside one row: the process cannot be trusted with the next
             log.exception("the worker died")
-            self._post(Crashed(f"{type(error).__name__}: {error}"))
+            self._post(orders.Crashed(f"{type(error).__name__}: {error}"))
 
     def _take_orders(self) -> None:
-        """Wait for an order where there is nothing else to do, then take all that are there."""
-        wait = not self._can_work()
+        """Wait for an order where there is nothing else to do, then take all that are there. Before it waits the engine
+        makes what it may need later, a graph at a time: so much at most may an order come too late."""
+        wait = not self._can_work() and not (self._engine and self._engine.prepare())
         while True:
             try:
                 if wait:
@@ -207,18 +80,18 @@ class Worker(threading.Thread):
 
     def _obey(self, order) -> None:
         match order:
-            case Submit(key, say, model, keep_alive_s, clip, clip_text, speaker):
-                self._scheduler.submit(Job(key, say, model, keep_alive_s, clip, clip_text, speaker))
-            case Credit(key, frames):
+            case orders.Submit(key, say, model, keep_alive_s, clip, clip_text, speaker, beside):
+                self._scheduler.submit(Job(key, say, model, keep_alive_s, clip, clip_text, speaker, beside))
+            case orders.Credit(key, frames):
                 if job := self._scheduler.credit(key, frames):
                     self._pass_on(job)
-            case Cancel(key, end):
+            case orders.Cancel(key, end):
                 if job := self._leave(key):
-                    self._post(Finished(key, job, end))
-            case Keep(digest):
+                    self._post(orders.Finished(key, job, end))
+            case orders.Keep(digest):
                 if self._engine:
                     self._engine.keep(digest)
-            case Forget(digest):
+            case orders.Forget(digest):
                 self._forget(digest)
 
     def _forget(self, digest: str) -> None:
@@ -236,6 +109,8 @@ class Worker(threading.Thread):
         must_change = head is not None and self._must_change(head)
         if must_change and not self._scheduler.speaks:
             self._change(head)
+        elif job := self._scheduler.due():
+            self._around_one_row(job, lambda job: job.row.due())
         elif not must_change and (job := self._scheduler.admit()):
             self._admit(job)
         elif job := self._scheduler.hearing():
@@ -259,7 +134,10 @@ class Worker(threading.Thread):
         """Whether the job needs another model than the one that is there: then every row leaves first."""
         if job.model is None:
             return self._engine is not None
-        return self._engine is None or job.model not in ("", self._name)
+        return self._engine is None or job.model not in ("", self._name) or self._lacks(job)
+
+    def _lacks(self, job: Job) -> bool:
+        return job.quick and not self._engine.info.quick_digest
 
     def _change(self, job: Job) -> None:
         """Free the model, and load the one the job needs. A name that is no model's changes nothing."""
@@ -275,14 +153,16 @@ class Worker(threading.Thread):
             self._unload()
             self._load(directory, job.model)
         job.model = directory.name  # it may have been asked for as the default
+        if self._engine and self._lacks(job):
+            self._load_beside(job)
 
     def _admit(self, job: Job) -> None:
         self.keep_alive_s = job.keep_alive_s or self.keep_alive_s
         if job.say is None and not job.clip:
             self._leave(job.key)
-            self._post(Changed(job.key))
+            self._post(orders.Changed(job.key))
             return
-        self._post(Admitted(job.key))
+        self._post(orders.Admitted(job.key))
         self._around_one_row(job, self._begin)
 
     def _begin(self, job: Job) -> None:
@@ -295,18 +175,21 @@ class Worker(threading.Thread):
     def _check(self, say: Say | None, info: Info) -> None:
         """Raises RowFault where the model cannot do what is asked."""
         if say is None:
-            if not info.keeps_voices:
-                raise RowFault(f"{info.model} learns no voices: it speaks like a clip, `say --like CLIP`", "bad_voice")
             return
         options.check(say, info.engine, info.model)
         if say.own_voice and say.own_voice not in info.voices:
             raise RowFault(f"there is no voice {say.own_voice}", "no_voice")
 
     def _prefill(self, job: Job) -> None:
-        job.row = self._engine.prefill(job.say)
+        job.row = quick.prefill(self._engine, job.say)
+        self._level(job)
+
+    def _level(self, job: Job) -> None:
+        """What comes next: the utterance, or what another voice says of it."""
         if job.say.level:
             usual_lufs = TARGET_LUFS if job.row.usual_lufs is None else job.row.usual_lufs
-            job.samples.leveller = Leveller(self._engine.sample_rate, start_gain_db=TARGET_LUFS - usual_lufs)
+            gain_db, before = TARGET_LUFS - usual_lufs, job.samples.leveller
+            job.samples.leveller = Leveller(self._engine.sample_rate, start_gain_db=gain_db, after=before)
 
     def _begin_hearing(self, job: Job) -> None:
         """Of a clip to learn, or to speak like, which may have been heard before."""
@@ -326,12 +209,12 @@ class Worker(threading.Thread):
     def _heard(self, job: Job, heard: Heard) -> None:
         if job.say is None:
             self._leave(job.key)
-            self._post(Learned(job.key, heard))
+            self._post(orders.Learned(job.key, heard))
             return
         self._clips[_digest(job)] = heard
         while len(self._clips) > CLIPS:
             del self._clips[next(iter(self._clips))]
-        voice = Voice("", heard.codes, job.clip_text, heard.spoken, job.say.speaker, heard.codec_digest)
+        voice = Voice("", text=job.clip_text, speaker=job.say.speaker, **vars(heard))
         job.say = replace(job.say, voice=voice)
         self._prefill(job)
 
@@ -361,22 +244,25 @@ class Worker(threading.Thread):
                 self._deliver(job, result, took_s)
 
     def _deliver(self, job: Job, chunk: Chunk, took_s: float) -> None:
-        pcm = job.samples.finish(chunk.pcm, self._engine.sample_rate, last=chunk.end is not None)
+        last = chunk.seam or chunk.end is not None
+        pcm = job.samples.finish(chunk.pcm, self._engine.sample_rate, last)
+        if chunk.seam:
+            self._level(job)
         size = 2 * self._engine.frame_samples
         frames = [pcm[i : i + size] for i in range(0, len(pcm), size)]
         job.busy_s += took_s
-        job.held.extend(Frame(job.key, frame, chunk.turn, self._begun(job, chunk.piece)) for frame in frames)
+        job.held.extend(orders.Frame(job.key, frame, chunk.turn, self._begun(job, chunk.piece)) for frame in frames)
         job.end = chunk.end
         self._pass_on(job)
 
-    def _begun(self, job: Job, piece: int) -> Piece | None:
+    def _begun(self, job: Job, piece: int) -> orders.Piece | None:
         """For the first frame of each."""
         if piece == job.piece:
             return None
         job.piece = piece
         row = job.row
         sentence = row.sentences[piece] if row.sentences else piece
-        return Piece(piece, sentence, row.spoken[piece], row.spans_of(piece))
+        return orders.Piece(piece, sentence, row.spoken[piece], row.spans_of(piece))
 
     def _pass_on(self, job: Job) -> None:
         """Of what the job has made, as many frames as its client's credit allows: a pause may be longer than that."""
@@ -385,11 +271,11 @@ class Worker(threading.Thread):
             self._scheduler.sent(job)
         if job.end and not job.held:
             self._leave(job.key)
-            self._post(Finished(job.key, job, job.end))
+            self._post(orders.Finished(job.key, job, job.end))
 
     def _fail(self, job: Job, code: str, message: str) -> None:
         self._leave(job.key)
-        self._post(Failed(job.key, code, message))
+        self._post(orders.Failed(job.key, code, message))
 
     def _leave(self, key: Key) -> Job | None:
         job = self._scheduler.remove(key)
@@ -404,17 +290,17 @@ class Worker(threading.Thread):
         try:
             self._load(self._models.find(""), "")
         except ModelError as error:  # a name in the settings that is no model's
-            self._post(Unloaded(str(error)))
+            self._post(orders.Unloaded(str(error)))
 
     def _load(self, directory: Path, asked_for: str) -> None:
         """The engine, or an error for everybody who waits for this one. The next request tries again."""
-        self._post(Loading())
+        self._post(orders.Loading())
         began_s = time.monotonic()
         try:
             self._engine = self._models.open(directory)
         except ModelError as error:
             log.error("cannot open the model: %s", error)
-            self._post(Unloaded(str(error)))
+            self._post(orders.Unloaded(str(error)))
             while not self.inbox.empty():  # who came meanwhile
                 self._obey(self.inbox.get_nowait())
             for job in self._scheduler.waiting():
@@ -423,10 +309,27 @@ class Worker(threading.Thread):
             return
         self._name = directory.name
         self._scheduler.max_rows = self._engine.max_rows
+        self._load_s = time.monotonic() - began_s
+        log.info("%s ready in %.2f s on %s", directory.name, self._load_s, self._engine.info.backend)
+        self._ready()
+
+    def _load_beside(self, job: Job) -> None:
+        """What starts quickly; or an error for who asked, and the model speaks on."""
+        self._post(orders.Loading())
+        began_s = time.monotonic()
+        try:
+            self._engine = quick.beside(self._engine, self._models)
+            took_s = time.monotonic() - began_s
+            self._load_s += took_s
+            log.info("%s ready beside it in %.2f s", quick.QUICK, took_s)
+        except ModelError as error:
+            log.error("nothing goes beside the model: %s", error)
+            self._fail(job, error.code, str(error))
+        self._ready()
+
+    def _ready(self) -> None:
         self.memory = self._engine.memory()
-        took_s = time.monotonic() - began_s
-        log.info("%s ready in %.2f s on %s", self._engine.info.model, took_s, self._engine.info.backend)
-        self._post(Ready(self._engine.info, self._engine.sample_rate, self._engine.max_rows, took_s))
+        self._post(orders.Ready(self._engine.info, self._engine.sample_rate, self._engine.max_rows, self._load_s))
 
     def _unload(self) -> None:
         if self._engine is None:
@@ -436,7 +339,7 @@ class Worker(threading.Thread):
         self.memory = self._engine.memory()
         self._engine, self.keep_alive_s = None, self._default_keep_alive_s
         log.info("weights freed")
-        self._post(Unloaded())
+        self._post(orders.Unloaded())
 
     def _post(self, event) -> None:
         self.outbox.append(event)

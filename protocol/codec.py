@@ -15,7 +15,9 @@ def pack(message: Message) -> bytes:
     """The bytes of one message. Raises ProtocolError where a field is out of its limit."""
     body = {"t": message.t}
     for name, limit in message.limits().items():
-        body[name] = _checked(message.t, name, getattr(message, name), limit)
+        value = _checked(message.t, name, getattr(message, name), limit)
+        if value is not None or not limit.since:
+            body[name] = value
     return msgpack.packb(body, use_bin_type=True)
 
 
@@ -29,6 +31,7 @@ def unpack(data: bytes, table: dict[str, type[Message]]) -> Message:
     if cls is None:
         raise ProtocolError("unknown_type", "the message type is not one this side knows", request)
     limits = cls.limits()
+    body = {name: None for name, limit in limits.items() if limit.since} | body
     if body.keys() != limits.keys() | {"t"}:
         raise ProtocolError("bad_message", f"{cls.t}: its keys are not exactly t, {', '.join(limits)}", request)
     try:

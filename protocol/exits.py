@@ -6,6 +6,7 @@ No part of the wire, and the one module here that needs click.
 import os
 import sys
 from collections import UserDict
+from collections.abc import Callable
 from importlib import import_module
 from typing import BinaryIO, ClassVar, NoReturn, TextIO
 
@@ -15,13 +16,20 @@ from protocol import errors
 
 
 class Elsewhere(UserDict):
-    """Verbs by name, each as "module:attribute" until it is asked for: `say` waits not for what others load."""
+    """Verbs by name, each as "module:attribute" until it is asked for: `say` waits not for what others load.
+
+    `loaded`: called with each verb's name and itself, when it is.
+    """
+
+    loaded: Callable[[str, click.Command], None] | None = None
 
     def __getitem__(self, name: str) -> click.Command:
         verb = self.data[name]
         if isinstance(verb, str):
             module, _, attribute = verb.partition(":")
             verb = self.data[name] = getattr(import_module(module), attribute)
+            if self.loaded:
+                self.loaded(name, verb)
         return verb
 
 

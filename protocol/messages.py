@@ -7,14 +7,14 @@ import re
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
 from typing import ClassVar
 
-VERSION = (1, 1)
+VERSION = (1, 2)
 
 MAX_MESSAGE_BYTES = 2 << 20  # `learn` carries a clip
 CLIP_HZ = 24_000  # of a clip, mono s16: clients convert
 MAX_CLIP_BYTES = 30 * CLIP_HZ * 2  # 30 s = 1.44 MB
 MIN_CLIP_BYTES = 3840  # 80 ms, a frame
 MAX_CLIP_TEXT_BYTES = 6000  # what is said in it: 200 a second
-MAX_VOICE_BYTES = 128 << 10  # a voice's file: 32 codebooks x 375 frames x 2, and words
+MAX_VOICE_BYTES = 640 << 10  # a voice's file: of KittenTTS 2 10 s of its recording, 480,000 bytes, and words
 MAX_LISTING_BYTES = 1 << 20
 MAX_TEXT_BYTES = 60_000  # about 10,000 words, over an hour of speech
 MAX_SPOKEN_BYTES = 1 << 20  # numbers grow several times when written out
@@ -56,17 +56,24 @@ NAME_RULE = "a name is 1 to 64 of a-z, 0-9, '.', '_' and '-', and begins with a 
 
 @dataclass(frozen=True)
 class Limit:
-    """What one field may hold. `low`..`high`: value of a number, UTF-8 or raw bytes of a str or bin."""
+    """What one field may hold. `low`..`high`: value of a number, UTF-8 or raw bytes of a str or bin.
+
+    `since`: the minor version that brought it, where that was a later one than its message's: it is not sent where it
+    is nil, for an older side would refuse the message.
+    """
 
     kind: str  # int, float, str, bin, bool
     low: float = 0
     high: float = 0
     optional: bool = False
+    since: int = 0
 
     def __str__(self) -> str:
         span = {"bool": "", "int": f" {self.low}..{self.high}", "float": f" {self.low:g}..{self.high:g}"}
         text = self.kind + span.get(self.kind, f" {self.low}..{self.high} bytes")
-        return text + (" or nil" if self.optional else "")
+        return (
+            text + (" or nil" if self.optional else "") + (f", since {VERSION[0]}.{self.since}" if self.since else "")
+        )
 
 
 def _int(low: int, high: int, optional: bool = False):
@@ -77,20 +84,20 @@ def _float(low: float, high: float, optional: bool = False):
     return _field(Limit("float", low, high, optional))
 
 
-def _str(low: int, high: int, optional: bool = False, default: str | None = None):
-    return _field(Limit("str", low, high, optional), default)
+def _str(low: int, high: int, optional: bool = False, default: str | None = None, since: int = 0):
+    return _field(Limit("str", low, high, optional or since > 0, since), default)
 
 
 def _bin(low: int, high: int, default: bytes | None = None):
     return _field(Limit("bin", low, high), default)
 
 
-def _bool(optional: bool = False):
-    return _field(Limit("bool", optional=optional))
+def _bool(optional: bool = False, since: int = 0):
+    return _field(Limit("bool", optional=optional or since > 0, since=since))
 
 
 def _field(limit: Limit, default=None):
-    """A default is the sender's; on the wire every key is there."""
+    """A default is the sender's; on the wire every key is there, but see Limit.since."""
     optional = limit.optional or default is not None
     return field(metadata={"limit": limit}, **({"default": default} if optional else {}))
 
@@ -184,6 +191,7 @@ class Say(Message):
     pieces: bool | None = _bool(optional=True)
     model: str | None = _str(1, 64, optional=True)
     keep_alive_s: float | None = _float(0.1, 1e8, optional=True)
+    quick_start: str | None = _str(0, 64, since=2)
 
 
 @message
@@ -205,6 +213,7 @@ class Load(Message):
     id: int = _id()
     model: str | None = _str(1, 64, optional=True)
     keep_alive_s: float | None = _float(0.1, 1e8, optional=True)
+    quick_start: bool | None = _bool(since=2)
 
 
 @message
@@ -317,6 +326,7 @@ class SpeakersRequest(Message):
 class StatusRequest(Message):
     t: ClassVar[str] = "status"
     id: int = _id()
+    quick_start: bool | None = _bool(since=2)
 
 
 @message
@@ -419,6 +429,8 @@ class Done(Message):
     gain_db: float | None = _float(-100, 100, optional=True)
     clipped: int = _int(0, UINT32)
     nonfinite: int = _int(0, UINT32)
+    quick_digest: str | None = _str(1, 128, since=2)
+    not_quick: str | None = _str(1, 1024, since=2)
 
 
 @message
@@ -512,6 +524,7 @@ class Status(Message):
     prefix_evictions: int = _int(0, UINT32)
     socket: str = _str(1, 4096)
     log: str = _str(0, 4096)
+    quick_digest: str | None = _str(1, 128, since=2)
 
 
 _FROM_CLIENT = [Hello, Say, Cancel, Ack, Load, Unload, Learn, VoicesRequest, Forget, Export, Import]

@@ -28,6 +28,10 @@ ARROWS = {
         "import misoctl.saying, misoctl.formats, misoctl.parts, misoctl.detached",
         HEAVY | {"misod"},
     ),
+    "WAV needs not what the other formats need": (
+        "from misoctl.formats import format_of, open_output; open_output('/dev/null', format_of('a.wav'))",
+        HEAVY | {"misoctl.encode", "tempfile"},
+    ),
     "the listener over HTTP loads nothing heavy, nor the daemon": (
         "import misoctl.http.app, misoctl.http.listen, misoctl.encode",
         HEAVY | {"misod"},

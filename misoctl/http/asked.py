@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from misoctl import completion
-from misoctl.encode import FORMATS
 from misoctl.http.refusal import Refusal
 from protocol import messages as m
 from protocol.errors import near
@@ -13,13 +12,20 @@ from protocol.errors import near
 ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "gpt-4o-mini-tts-2025-12-15")  # for the model that is loaded
 SPEAKERS = dict.fromkeys(("alloy", "coral", "marin", "nova", "sage", "shimmer"), 0)
 SPEAKERS |= dict.fromkeys(("ash", "ballad", "cedar", "echo", "fable", "onyx", "verse"), 1)
+MEDIA_TYPES = {
+    "mp3": "audio/mpeg",
+    "opus": "audio/ogg",
+    "flac": "audio/flac",
+    "wav": "audio/wav",
+    "pcm": "audio/pcm",
+}
 STREAM_FORMATS = ("audio", "sse")
 TYPES = {  # what each field may be; a number is no bool, which check looks at
     "model": (str, "text"),
     "input": (str, "text"),
     "voice": ((str, dict), "a name"),
     "instructions": (str, "text"),
-    "response_format": (str, f"one of {', '.join(FORMATS)}"),
+    "response_format": (str, f"one of {', '.join(MEDIA_TYPES)}"),
     "speed": ((int, float), "a number"),
     "stream_format": (str, f"one of {', '.join(STREAM_FORMATS)}"),
     "seed": (int, "a whole number"),  # OpenAI has none
@@ -126,9 +132,9 @@ def _check_speed(speed: float) -> None:
 
 def _format(name: str) -> str:
     if name == "aac":
-        message = f"response_format aac is not made here: {', '.join(FORMATS)} are"
+        message = f"response_format aac is not made here: {', '.join(MEDIA_TYPES)} are"
         raise Refusal(400, message, "response_format", "unsupported_value")
-    return _one_of(tuple(FORMATS), name, "response_format")
+    return _one_of(tuple(MEDIA_TYPES), name, "response_format")
 
 
 def _one_of(known: tuple[str, ...], name: str, field: str, status: int = 400, code: str = "invalid_value") -> str:

@@ -13,8 +13,8 @@ import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from misoctl.encode import FORMATS, encoder
-from misoctl.http.asked import Asked
+from misoctl.encode import encoder
+from misoctl.http.asked import MEDIA_TYPES, Asked
 from misoctl.http.refusal import Refusal
 from misoctl.start import connect
 from misoctl.talk import tell
@@ -103,7 +103,7 @@ class Speech(Response):
         await self._asgi_send({"type": "http.response.body", "body": data, "more_body": more})
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
-        audio = FORMATS[self._asked.response_format].media_type
+        audio = MEDIA_TYPES[self._asked.response_format]
         headers = {"content-type": "text/event-stream" if self._asked.sse else audio}
         headers |= {"cache-control": "no-store", "x-miso-seed": str(self._seed)}
         if self._asked.ignored:

@@ -25,7 +25,7 @@ class AfPlay:
         self._child: subprocess.Popen | None = None
         self._directory: tempfile.TemporaryDirectory | None = None
         self._watcher: Watcher | None = None
-        self._stopped = False
+        self._stopped = self._rests = False
         self._between_ms = BETWEEN_MS
         self._count = 0
 
@@ -39,7 +39,14 @@ class AfPlay:
         self._over_s: float | None = None  # when a piece was, and none was there to follow
 
     def write(self, pcm: bytes) -> None:
+        self._rests = False
         self._pauses.add(pcm)
+        self.tick()
+
+    def rest(self) -> None:
+        """One speech ends here: it is heard to its end, and that nothing follows at once is no underrun."""
+        self._rests = True
+        self._pauses.cut_here()
         self.tick()
 
     def tick(self) -> None:
@@ -98,10 +105,11 @@ class AfPlay:
         code, self._child = self._child.returncode, None
         self._watcher.forget()
         self._file.unlink(missing_ok=True)
-        self._over_s = time.monotonic()
+        over_s = time.monotonic()
+        self._over_s = None if self._rests else over_s
         if code and not self._stopped:
             raise Failure(errors.IO_ERROR, f"afplay failed with code {code}", "use -o FILE, or another --player")
-        took_ms = 1000 * (self._over_s - self._began_s - self._lasts_s)
+        took_ms = 1000 * (over_s - self._began_s - self._lasts_s)
         self._between_ms = min(max(0.0, took_ms), PAUSE_MS)
 
     def _count_gap(self, gap_s: float) -> None:

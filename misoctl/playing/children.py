@@ -28,7 +28,9 @@ def start_program(command: list[str], env: dict[str, str] | None = None, **strea
 
 
 def kill_group(child: subprocess.Popen) -> None:
-    """Silence at once: the child and whatever it started."""
+    """Silence at once: the child and whatever it started. Of one that was waited for the number may be another's."""
+    if child.returncode is not None:
+        return
     try:
         os.killpg(child.pid, signal.SIGKILL)
         child.wait(timeout=STOP_S)

@@ -24,7 +24,7 @@ class Device:
         self._device = int(device) if device.isdecimal() else device or None
         self.underruns, self.gap_s = 0, 0.0
         self._stream = None
-        self._stopped = self._faded = False
+        self._stopped = self._faded = self._rests = False
         self._last = b"\0\0"  # sample
         try:
             sounddevice.query_devices(self._device, "output")
@@ -49,10 +49,16 @@ class Device:
                 if self._stopped:
                     self._fade(pcm[at : at + 2 * samples_of(FADE_MS, self._rate_hz)])
                     return
-                self.underruns += bool(self._stream.write(pcm[at : at + step]))
+                ran_dry = self._stream.write(pcm[at : at + step])
+                self.underruns += bool(ran_dry) and not self._rests
+                self._rests = False
         except self._sounddevice.PortAudioError as error:
             raise _failed(error) from None
         self._last = pcm[-2:]
+
+    def rest(self) -> None:
+        """One speech ends here: that nothing follows at once is no underrun."""
+        self._rests = True
 
     def stop(self) -> None:
         """What is written from now on is not heard, but for a fade."""

@@ -26,6 +26,10 @@ class Pauses:
         while len(self._pcm) - self._looked >= self._hop:
             self._look(peak(bytes(self._pcm[self._looked : self._looked + self._hop])))
 
+    def cut_here(self) -> None:
+        """As in a pause: one speech ends."""
+        self._cut = len(self._pcm)
+
     def take(self, whole: bool, dropped_ms: float) -> bytes:
         """Up to the last pause there is, or (whole) all; b"" where there is none yet.
 

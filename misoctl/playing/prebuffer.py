@@ -5,7 +5,7 @@ make, all is made after r x R and heard after H + R: playing may start once H >=
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 LETTERS_A_SECOND = 13.0  # a calm speaker's pace: too slow a guess waits a little longer, too fast a one gaps
 LETTERS_A_DIGIT = 4.0  # written out
@@ -126,18 +126,30 @@ class Prebuffer:
 class Playhead:
     """Until when what was handed on lasts, by the wall clock: a player that reads a pipe tells nothing of itself."""
 
-    underruns: int = 0
-    gap_s: float = 0.0
+    handed_s: float = 0.0  # of audio, so far
+    gaps: list[tuple[float, float]] = field(default_factory=list)  # (after so much of it, how long)
     _until_s: float | None = None  # nothing was yet
+
+    @property
+    def underruns(self) -> int:
+        return len(self.gaps)
+
+    @property
+    def gap_s(self) -> float:
+        return sum(gap_s for _, gap_s in self.gaps)
 
     def ran_dry(self, now_s: float) -> bool:
         return self._until_s is not None and now_s > self._until_s + NOTICED_S
 
     def handed(self, audio_s: float, now_s: float) -> None:
         if self.ran_dry(now_s):
-            self.underruns += 1
-            self.gap_s += now_s - self._until_s
+            self.gaps.append((self.handed_s, now_s - self._until_s))
         self._until_s = max(now_s, self._until_s or now_s) + audio_s
+        self.handed_s += audio_s
+
+    def rest(self) -> None:
+        """Nothing was to follow: that nothing is heard now is no gap."""
+        self._until_s = None
 
     def ahead_s(self, now_s: float) -> float:
         """How much of it is still to be heard."""

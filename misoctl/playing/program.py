@@ -54,6 +54,9 @@ class Program:
         except OSError:
             raise self._failed() from None
 
+    def rest(self) -> None:
+        """One speech ends here: it is heard to its end as it is."""
+
     def stop(self) -> None:
         """Silence at once."""
         self._stopped = True

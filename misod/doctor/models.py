@@ -6,9 +6,9 @@ from pathlib import Path
 from misod.config import ConfigError, load_settings
 from misod.doctor.finding import Finding, Site, fail, ok, warn
 from misod.weights.manifest import read_manifest
-from misod.weights.models import BUNDLED, bundled, default_name, directories
+from misod.weights.models import BUNDLED, bundled, default_name, directories, unpulled
 from misod.weights.progress import size
-from misod.weights.sources import PULLABLE
+from misod.weights.sources import KITTEN, PULLABLE
 from protocol.errors import MOVE_HOME
 from protocol.paths import Paths
 
@@ -37,7 +37,10 @@ def spoken(site: Site) -> Finding:
         return warn("model", "unknown while the settings are wrong", "mend the line `config` or `variables` first")
     names = here(site.paths)
     if wanted == "auto":
-        return ok("model", f"{default_name(wanted, site.paths.models)}, the best that is here")
+        try:
+            return ok("model", f"{default_name(wanted, site.paths.models)}, the best that is here")
+        except OSError as error:
+            return fail("model", f"{error.filename}: {error.strerror}", f"let misod read it, or {MOVE_HOME}")
     if wanted not in names:
         cure = f"set `model` to auto, or `misoctl pull {wanted}`" if wanted in PULLABLE else "set `model` to auto"
         return fail("model", f"{wanted!r} is set, but there are only {', '.join(names)}", cure)
@@ -50,6 +53,8 @@ def whole(_site: Site, name: str, directory: Path) -> Finding:
     cure = f"`misoctl rm {name}`, then `misoctl pull {name}`" if name in PULLABLE else f"`misoctl rm {name}`"
     if name == BUNDLED:
         cure = "install miso again: nano comes with it"
+    if unpulled(directory):
+        return _by_hand(shown, directory)
     try:
         manifest = read_manifest(directory)
     except OSError as error:
@@ -61,6 +66,16 @@ def whole(_site: Site, name: str, directory: Path) -> Finding:
             state = "is missing" if found is None else f"has {found} bytes, not {file.bytes}"
             return fail(shown, f"{directory / path} {state}", cure)
     return ok(shown, f"{manifest.precision}, {size(manifest.bytes)} in {len(manifest.files)} files, all there")
+
+
+def _by_hand(shown: str, directory: Path) -> Finding:
+    """A KittenTTS 2 that was put here as `hf download` made it."""
+    missing = [pattern for pattern in KITTEN.wanted if not any(directory.glob(pattern))]
+    if missing:
+        cure = f"put it there, or `misoctl rm {directory.name}` and pull it"
+        return fail(shown, f"{directory} lacks {', '.join(missing)}", cure)
+    cure = f"`misoctl pull kitten --from {directory}` makes one that is checked at each load"
+    return warn(shown, "put here by hand: it speaks, and nothing tells whether it is whole", cure)
 
 
 def _size(path: Path) -> int | None:

@@ -4,6 +4,7 @@ Imported on the worker's thread when the engine is opened, and nowhere else. kit
 when it first needs them; here nothing but `pull` uses the network, so they must be in the hub's cache already.
 """
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -19,6 +20,7 @@ import numpy as np
 from misod import published
 from misod.engine import ModelError
 from misod.weights.check import naming
+from misod.weights.manifest import sha256_of
 
 SAMPLE_RATE = 24_000
 TOKEN_HZ = 25
@@ -44,6 +46,8 @@ class Voice:
 class Around(Protocol):
     """All that the engine asks of kittenml. What makes or hears sound is called on one thread of the engine's."""
 
+    digest: str  # of what hears: a voice is of one such
+
     def normalise(self, text: str) -> str:
         """As it is spoken; expression tags stay as they are."""
 
@@ -55,6 +59,9 @@ class Around(Protocol):
 
     def sound(self, voice: Voice, tokens: list[int], seed: int, decoder: str) -> np.ndarray:
         """pcm (n,) float32 at SAMPLE_RATE."""
+
+    def forget(self, digest: str) -> None:
+        """What is kept of the voice, on the same thread."""
 
 
 class KittenML:
@@ -74,7 +81,9 @@ class KittenML:
             vocoder.hf_hub_download = lambda **_: str(pulled)  # it has no argument for a file of one's own
         self._text, self._torch, self._load_student = text, torch, vocoder.load_student_flow
         self._directory, self._decoders, self._device = directory, config.get("decoders", {}), device
-        self._encode = SpeakerEncoder(directory / config.get("speaker_embedding", "speaker/model.safetensors"), device)
+        encoder = directory / config.get("speaker_embedding", "speaker/model.safetensors")
+        self._encode = SpeakerEncoder(encoder, device)
+        self.digest = hashlib.sha256(f"{CODEC_REPO} {CODEC_FILE} {sha256_of(encoder)}".encode()).hexdigest()
         self._students = {DEFAULT_DECODER: None}
         self._conditioned: dict[tuple[str, str], dict] = {}  # by voice and decoder, the least recently used first
         try:
@@ -100,6 +109,10 @@ class KittenML:
         self._torch.manual_seed(seed)  # the flow begins with noise
         pcm = self._codec.decode(conditioning, tokens)
         return np.zeros(0, np.float32) if pcm is None else np.asarray(pcm, np.float32)
+
+    def forget(self, digest: str) -> None:
+        for key in [key for key in self._conditioned if key[0] == digest]:
+            del self._conditioned[key]
 
     def _conditioning(self, voice: Voice, decoder: str) -> dict:
         """By digest: kittenml's own cache is by path, and takes another recording there for the one before."""

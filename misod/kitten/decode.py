@@ -149,11 +149,6 @@ class Batch:
         other._reserve(capacity)
         self._rows = tree_map(lambda a, b: mx.concatenate([a, b]), self._rows, other._rows)
 
-    def keep(self, rows: Sequence[int]) -> None:
-        """Only these, in this order."""
-        at = mx.array(rows)
-        self._rows = tree_map(lambda array: array[at], self._rows)
-
     def run(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
         """-> tokens (B, steps) int32, -1 from a row's end on, and whether all of a row's logits were finite (B,)."""
         length = self._rows["length"].max().item()

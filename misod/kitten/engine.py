@@ -18,7 +18,19 @@ import mlx.core as mx
 import numpy as np
 from tokenizers import Tokenizer
 
-from misod.engine import Chunk, Fault, Heard, Info, Memory, ModelError, RowFault, Say, returned
+from misod.engine import (
+    Chunk,
+    Fault,
+    Heard,
+    Info,
+    Memory,
+    ModelError,
+    RowFault,
+    Say,
+    check_codec,
+    no_sound,
+    returned,
+)
 from misod.guard import QUIET_DBFS, SILENCE, level
 from misod.kitten.around import SAMPLE_RATE, TOKEN_HZ, Around, KittenML, Voice, read_voices
 from misod.kitten.decode import Batch, Past, Vocabulary, read, reading
@@ -33,7 +45,8 @@ from misod.kitten.text import pieces, without_marks
 from misod.kitten.tokens import Tokens
 from misod.mlx_device import backend
 from misod.tokenizer_file import read_tokenizer
-from misod.voices import Segment, digests
+from misod.voices import MAX_RECORDING
+from misod.voices import Voice as Learned
 from misod.weights.budget import POOL_BYTES
 from misod.weights.check import naming
 from misod.weights.manifest import MANIFEST, check, sha256_of
@@ -45,7 +58,6 @@ WAIT_S = 0.05  # for sound, where there is nothing to draw
 AHEAD = 2  # pieces of a row that are drawn and not yet heard
 CHARACTERS_HZ, SLACK, LEAST_TOKENS = 20.0, 1.8, 200  # a piece's speech is cut at what it could plausibly take
 KEPT_VOICES = 4  # whose prompts stay read
-KEPT_CLIPS = 16  # that were heard: more than the worker's own
 MAX_TRIES = 3  # of one piece, drawn anew where no sound came of it
 LOOK = SAMPLE_RATE // 50  # samples whose level says whether there is sound
 
@@ -71,9 +83,8 @@ class KittenEngine:
         self.around, self.info, self.max_rows = around, info, max_rows
         self.words = Vocabulary(model, ids, speech_only=True)
         self._read: dict[str, Past] = {}  # by a voice's digest, the least recently used first
-        self._clips: dict[str, Voice] = {}  # that were heard, by digest, the oldest first
         self._sounder = ThreadPoolExecutor(1, "sound")
-        self._step_tokens = 1
+        self._tokens_hz = 0.0  # how fast it draws
 
     @classmethod
     def open(
@@ -100,25 +111,27 @@ class KittenEngine:
             raise ModelError(str(error)) from error
         mx.set_cache_limit(POOL_BYTES)
         own = {voice.name.lower(): number for number, voice in enumerate(voices)}
-        info = Info("kitten", name, digest, backend(), codec="kittenml", voices=own, keeps_voices=False)
+        info = Info("kitten", name, digest, backend(), codec=around.digest, voices=own)
         engine = cls(model, ids, tokenizer, manner, voices, around, info, max_rows)
         engine._warm_up()
         return engine
 
     def hear(self, pcm: np.ndarray, words: str, speaker: int) -> Generator[None, None, Heard]:
-        """What is kept of a clip here is the clip: kittenml makes of it what it needs, and that stays with us."""
-        heard = self._sounder.submit(self.around.hear, pcm)
-        while not heard.done():
-            wait([heard], WAIT_S)
+        """The prompt of the voice that it makes is read, too, for the next that asks for it."""
+        if speaker:
+            raise RowFault(f"{self.info.model} takes no speaker with a recording: that is a voice", "bad_value")
+        making = self._sounder.submit(self.around.hear, pcm)
+        while not making.done():
+            wait([making], WAIT_S)
             yield
-        codes = np.round(pcm[None] * 32768).astype(np.int16)
-        clip = Heard(codes, words, self.info.codec)
-        embedding, speech = heard.result()
-        (digest,) = digests([Segment(speaker, words, codes)])  # as the voice that is made of it will have it
-        self._clips[digest] = Voice("", digest, embedding, speech, words.strip(), pcm)
-        while len(self._clips) > KEPT_CLIPS:
-            del self._clips[next(iter(self._clips))]
-        return clip
+        embedding, speech = making.result()
+        recording = np.round(pcm[:MAX_RECORDING] * 32768).astype(np.int16)
+        codes, of = np.array([speech], np.int16), (self.info.codec, self.info.model)
+        heard = Heard(codes, words.strip(), *of, embedding, recording)
+        voice = self._learned(Learned("", text=words, speaker=speaker, **vars(heard)))
+        if voice.transcript and self.manner.use_reference:
+            yield from self._voice_past(voice)
+        return heard
 
     def prefill(self, say: Say) -> KittenRow:
         """The prompt itself is read by the steps."""
@@ -147,22 +160,32 @@ class KittenEngine:
     def _voice(self, say: Say) -> Voice:
         if say.own_voice:
             return self.voices[self.info.voices[say.own_voice]]
-        if say.voice and say.voice.digest not in self._clips:
-            raise RowFault(f"{self.info.model} cannot speak as a voice that another model learned", "bad_voice")
         if say.voice:
-            return self._clips[say.voice.digest]
+            return self._learned(say.voice)
         if say.speaker >= len(self.voices):
             listed = ", ".join(f"{i} {voice.name}" for i, voice in enumerate(self.voices))
             raise RowFault(f"the speakers of {self.info.model} are {listed}, not {say.speaker}", "bad_value")
         return self.voices[say.speaker]
 
-    def step(self, rows: list[KittenRow]) -> list[Chunk | Fault]:
-        self._read_on(rows)
+    def _learned(self, voice: Learned) -> Voice:
+        """Raises RowFault where it is of another model, or nothing that this one could have made."""
+        check_codec(voice, self.info)
+        if voice.embedding is None or voice.embedding.shape != (self.model.args.speaker_dim,):
+            raise no_sound(voice, self.info)
+        if len(voice.codes) != 1 or voice.codes.max() >= self.ids.num_audio_tokens:
+            raise no_sound(voice, self.info)
+        pcm = voice.recording.astype(np.float32) / 32768
+        return Voice(voice.name, voice.digest, voice.embedding, voice.codes[0].tolist(), voice.spoken, pcm)
+
+    def step(self, rows: list[KittenRow], at_most_s: float | None = None) -> list[Chunk | Fault]:
+        """`at_most_s`: others wait, so be done in about that, and do not wait for sound."""
+        step_s = STEP_S if at_most_s is None else at_most_s
+        self._read_on(rows, step_s)
         drawing = [row for row in rows if row.batch and len(row.sounds) < AHEAD]
         if drawing:
-            self._draw(drawing)
+            self._draw(drawing, max(1, min(STEP_TOKENS, int(step_s * self._tokens_hz))))
         elif sounds := [row.sounds[0].pcm for row in rows if row.sounds and not row.reading]:
-            wait(sounds, WAIT_S, FIRST_COMPLETED)
+            wait(sounds, WAIT_S if at_most_s is None else 0.0, FIRST_COMPLETED)
         return [self._heard(row) for row in rows]
 
     def release(self, row: KittenRow) -> None:
@@ -171,10 +194,15 @@ class KittenEngine:
         row.batch = row.reading = None
 
     def keep(self, digest: str) -> None:
-        """As `forget`."""
+        """A voice's file has all that takes long to make of a recording; its prompt is read anew."""
 
     def forget(self, digest: str) -> None:
-        """Nothing is kept of voices that are learned: none is, here."""
+        self._read.pop(digest, None)
+        self._sounder.submit(self.around.forget, digest)
+
+    def prepare(self) -> bool:
+        """Nothing is compiled ahead."""
+        return False
 
     def memory(self) -> Memory:
         return Memory(mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory())
@@ -209,20 +237,20 @@ class KittenEngine:
             past = yield from reading(self.model, [self.ids.start_id, *ids], self._speaker_row(voice))
         row.batch = Batch.start(self.words, past, row.settings, _seed(row, row.piece))
 
-    def _read_on(self, rows: list[KittenRow]) -> None:
-        """The prompts of those that have just begun, for about STEP_S."""
+    def _read_on(self, rows: list[KittenRow], step_s: float) -> None:
+        """The prompts of those that have just begun, for about so long."""
         began_s = time.monotonic()
         while begun := [row for row in rows if row.reading]:
             for row in begun:
                 if next(row.reading, row) is row:  # it is read
                     row.reading = None
-            if time.monotonic() - began_s >= STEP_S:
+            if time.monotonic() - began_s >= step_s:
                 return
 
-    def _draw(self, rows: list[KittenRow]) -> None:
+    def _draw(self, rows: list[KittenRow], count: int) -> None:
         """Some tokens for each; a piece that is whole goes to be sounded, and the next is begun."""
         batch = Batch.of([row.batch for row in rows])
-        drawn, finite = batch.run(self._step_tokens)
+        drawn, finite = batch.run(count)
         for row, own, tokens, good in zip(rows, batch.split(), drawn.tolist(), finite, strict=True):
             row.batch = own
             row.fault = "" if good else "logits were not finite"
@@ -296,14 +324,14 @@ class KittenEngine:
         return self.tokenizer.encode(text, add_special_tokens=False).ids
 
     def _warm_up(self) -> None:
-        """Build the kernels, read the default voice, and see how many tokens a step may draw."""
+        """Build the kernels, read the default voice, and see how fast it draws."""
         voice = returned(self._voice_past(self.voices[0]))
         past = read(self.model, self.ids.text(self._encode("Warm up.")), past=voice)
         batch = Batch.start(self.words, past, Settings(), 0)
         batch.run(1)
         began_s = time.monotonic()
         batch.run(2)
-        self._step_tokens = max(1, min(STEP_TOKENS, int(STEP_S * 2 / (time.monotonic() - began_s))))
+        self._tokens_hz = 2 / (time.monotonic() - began_s)
         mx.clear_cache()
         mx.reset_peak_memory()
 

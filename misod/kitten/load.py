@@ -1,8 +1,11 @@
 """A repository in the published layout -> the language model in memory: configs, the file's header, then weights."""
 
 import json
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
+from itertools import chain, islice
 from pathlib import Path
 
 import mlx.core as mx
@@ -11,7 +14,7 @@ import numpy as np
 from misod.kitten import ternary
 from misod.kitten.model import Model, ModelArgs
 from misod.kitten.tokens import Tokens
-from misod.weights.check import Header, compare, naming, read_header, read_metadata
+from misod.weights.check import Header, Tensor, compare, naming, read_header, read_metadata
 from misod.weights.tensors import read
 
 ALWAYS = {  # of lm/config.json, where it says anything else the model computes something else
@@ -22,6 +25,7 @@ ALWAYS = {  # of lm/config.json, where it says anything else the model computes 
     "use_sliding_window": False,
     "tie_word_embeddings": True,
 }
+AHEAD = 4  # matrices that are unpacked before they are wanted, on as many threads
 EMBEDDING = "model.embed_tokens.weight"
 REFUSED = {
     "full": "their bf16 values are the packed ones, in almost four times the bytes",
@@ -65,7 +69,8 @@ def load_model(path: Path, args: ModelArgs, dtype: mx.Dtype | None = None) -> Mo
     """The model whose packed weights are in the file `path`. Raises ValueError naming what is not as it must be.
 
     Activations, and all but the embedding, take `dtype`; None: bf16, the published type, but fp32 on the CPU, where
-    MLX emulates bf16. A tensor at a time: at most the model and its largest tensor twice are in memory.
+    MLX emulates bf16. A tensor at a time, and AHEAD that are unpacked: at most the model and its largest tensor
+    twice are in memory.
     """
     dtype = dtype or (mx.float32 if mx.default_device() == mx.cpu else mx.bfloat16)
     found = read_header(path)
@@ -86,23 +91,38 @@ def _weights(path: Path, found: Header, args: ModelArgs, dtype: mx.Dtype) -> Ite
         array = array if name == EMBEDDING else array.astype(dtype)
         mx.eval(array)
         yield name, array
-    for layer in (f"model.layers.{i}." for i in range(args.num_hidden_layers)):
-        for product, parts in args.products().items():
-            words, scales = [], []
-            for part in parts:
-                name = f"{layer}{part}.weight"
-                words.append(_unpacked(path, name, found, args.linears()[part]))
-                scales.append(lazy.pop(f"{name}::scale"))
-                if not mx.isfinite(scales[-1]).all().item():
-                    raise ValueError(f"{path}: {name} has a scale that is not finite")
-            scale = mx.concatenate(scales).astype(dtype)
-            arrays = mx.concatenate([mx.array(each) for each in words]), scale, -scale
-            mx.eval(arrays)
-            yield from zip((f"{layer}{product}.{kind}" for kind in ("weight", "scales", "biases")), arrays, strict=True)
+    products = {
+        f"{layer}{product}": [f"{layer}{part}.weight" for part in parts]
+        for layer in (f"model.layers.{i}." for i in range(args.num_hidden_layers))
+        for product, parts in args.products().items()
+    }
+    unpacked = _unpacked(path, found, args, chain.from_iterable(products.values()))
+    for product, parts in products.items():
+        words = [mx.array(each) for each in islice(unpacked, len(parts))]
+        scales = [lazy.pop(f"{name}::scale") for name in parts]
+        for name, scale in zip(parts, scales, strict=True):
+            if not mx.isfinite(scale).all().item():
+                raise ValueError(f"{path}: {name} has a scale that is not finite")
+        scale = mx.concatenate(scales).astype(dtype)
+        arrays = mx.concatenate(words), scale, -scale
+        mx.eval(arrays)
+        yield from zip((f"{product}.{kind}" for kind in ("weight", "scales", "biases")), arrays, strict=True)
 
 
-def _unpacked(path: Path, name: str, found: Header, shape: tuple[int, int]) -> np.ndarray:
-    codes = read(found[f"{name}::codes"])
+def _unpacked(path: Path, found: Header, args: ModelArgs, names: Iterable[str]) -> Iterator[np.ndarray]:
+    """The codes of each, in this order: some threads' work, for numpy computes without Python's lock."""
+    shapes, ahead = packed_shapes(args), deque()
+    with ThreadPoolExecutor(AHEAD, "unpack") as pool:
+        for name in names:
+            ahead.append(pool.submit(_codes, path, name, found[f"{name}::codes"], shapes[name]))
+            if len(ahead) > AHEAD:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+
+def _codes(path: Path, name: str, tensor: Tensor, shape: tuple[int, int]) -> np.ndarray:
+    codes = read(tensor)
     if problem := ternary.problem(codes, shape[0] * shape[1]):
         raise ValueError(f"{path}: {name} {problem}")
     return ternary.to_codes(codes, *shape)

@@ -47,6 +47,16 @@ class KVCache:
         assert 0 <= position <= self.position
         self.position = position
 
+    @property
+    def capacity(self) -> int:
+        return 0 if self.kv[0] is None else self.kv[0].shape[3]
+
+    def widen(self, capacity: int) -> None:
+        """Have room for so many positions. What is there is copied, where it has another size."""
+        for i, held in enumerate(self.kv):
+            if held.shape[3] < capacity:
+                self.kv[i] = self._longer(held, capacity - held.shape[3])
+
     def attend(self, layer: int, q: mx.array, kv: mx.array, scale: float) -> mx.array:
         """q (B, H, T, d), kv (2, B, Hkv, T, d) -> (B, H, T, d), causal."""
         T, held = kv.shape[3], self.kv[layer]
@@ -55,14 +65,15 @@ class KVCache:
             held = self.kv[layer] = self._grown(held, kv, end)
         held[..., self.position : end, :] = kv
         keys, values = (part.squeeze(0) for part in mx.split(held[..., :end, :], 2))
-        mask = "causal" if T > 1 else None
-        return mx.fast.scaled_dot_product_attention(q, keys, values, scale=scale, mask=mask)
+        return attended(q, keys, values, scale, "causal" if T > 1 else None)
 
     def _grown(self, held: mx.array | None, like: mx.array, end: int) -> mx.array:
-        capacity = 0 if held is None else held.shape[3]
-        more = -(-(end - capacity) // self.block) * self.block
-        empty = mx.zeros((*like.shape[:3], more, like.shape[4]), like.dtype)
-        return empty if held is None else mx.concatenate([held, empty], axis=3)
+        held = like[..., :0, :] if held is None else held
+        return self._longer(held, -(-(end - held.shape[3]) // self.block) * self.block)
+
+    def _longer(self, held: mx.array, positions: int) -> mx.array:
+        empty = mx.zeros((*held.shape[:3], positions, held.shape[4]), held.dtype)
+        return mx.concatenate([held, empty], axis=3) if held.shape[3] else empty
 
 
 class RowsCache:
@@ -89,3 +100,36 @@ class RowsCache:
             return self.rows[0].attend(layer, q, kv, scale)
         parts = zip(self.rows, mx.split(q, len(self.rows)), mx.split(kv, len(self.rows), axis=1), strict=True)
         return mx.concatenate([row.attend(layer, q, kv, scale) for row, q, kv in parts])
+
+
+class WindowsCache:
+    """Rows as in a RowsCache, one position, where a graph is made: where each row is at is an array, offsets (B,), and
+    its arrays are of their final size. What lies beyond is masked.
+
+    `kv`: of each row its layers', and after the pass those of the next.
+    """
+
+    def __init__(self, kv: list[list[mx.array]], offsets: mx.array):
+        self.kv, self.offset = [list(layers) for layers in kv], offsets
+        self._at = mx.split(offsets, len(kv))
+        self._past = [mx.arange(row[0].shape[3])[None, None, None] <= at for row, at in zip(kv, self._at, strict=True)]
+
+    def advance(self, positions: int) -> None:
+        """Left to whoever runs the graph."""
+
+    def attend(self, layer: int, q: mx.array, kv: mx.array, scale: float) -> mx.array:
+        parts = zip(mx.split(q, len(self.kv)), mx.split(kv, len(self.kv), axis=1), strict=True)
+        return mx.concatenate([self._attend(row, layer, q, kv, scale) for row, (q, kv) in enumerate(parts)])
+
+    def _attend(self, row: int, layer: int, q: mx.array, kv: mx.array, scale: float) -> mx.array:
+        held = self.kv[row][layer] = mx.slice_update(self.kv[row][layer], kv, self._at[row], axes=[3])
+        keys, values = (part.squeeze(0) for part in mx.split(held, 2))
+        return attended(q, keys, values, scale, self._past[row])
+
+
+def attended(q: mx.array, keys: mx.array, values: mx.array, scale: float, mask: mx.array | str | None) -> mx.array:
+    """q (B, H, T, d), keys and values (B, Hkv, C, d) -> (B, H, T, d)."""
+    if q.shape[2] > 1 or mx.default_device() != mx.cpu:
+        return mx.fast.scaled_dot_product_attention(q, keys, values, scale=scale, mask=mask)
+    heads = q.reshape(*keys.shape[:2], -1, q.shape[3])  # those of one key as positions: one product of them, not many
+    return mx.fast.scaled_dot_product_attention(heads, keys, values, scale=scale, mask=mask).reshape(q.shape)

@@ -17,7 +17,8 @@ import numpy as np
 from misod import text
 from misod.engine import Chunk, Fault, Heard, Info, Memory, ModelError, PrefixRoom, Row, RowFault, Say
 from misod.guard import SILENCE, Watch
-from misod.miso.cache import KVCache, RowsCache
+from misod.miso.cache import KVCache
+from misod.miso.compiled import Compiled, Plain
 from misod.miso.context import read_piece, remember
 from misod.miso.depth import check_depth, deepest, segment_codes, there
 from misod.miso.load import Speech, check_codec, load_model, read_config
@@ -26,9 +27,9 @@ from misod.miso.model import Model
 from misod.miso.prefix import Prefixes
 from misod.miso.prompt import Prompt
 from misod.miso.recordings import check_speaker, hear, past_of, segment_of
-from misod.miso.sampling import Sampler, Settings, draw_noise
+from misod.miso.sampling import Settings
 from misod.miso.streams import Stream, Streams
-from misod.mlx_device import backend
+from misod.mlx_device import backend, compiles
 from misod.style import chosen
 from misod.voices import Segment
 from misod.weights.budget import POOL_BYTES
@@ -73,7 +74,7 @@ class MisoRow(Row):
 
 
 class MisoEngine:
-    """See misod.engine.Engine. `codes`: how many codes of a codebook the codec has a sound for."""
+    """See misod.engine.Engine. `compiled`: whether its frames are; None: where that pays."""
 
     def __init__(
         self,
@@ -84,19 +85,28 @@ class MisoEngine:
         info: Info,
         max_rows: int,
         prefixes: Prefixes,
+        compiled: bool | None = None,
     ):
         self.model, self.mimi, self.prompt, self.speech, self.prefixes = model, mimi, prompt, speech, prefixes
         self.info, self.max_rows = info, max_rows
         self.sample_rate = mimi.config.sample_rate
         self.frame_samples = mimi.config.frame_samples
         self.frame_rate_hz = self.sample_rate / self.frame_samples
-        self.codes = mimi.config.bins
-        self.streams = Streams(mimi)
-        self._codec_stream = mx.new_stream(mx.default_device())
+        self.codes = mimi.config.bins  # those that have a sound
+        compiled = compiles() if compiled is None else compiled
+        self.frames = Compiled(model, self.codes, max_rows) if compiled else Plain(model, self.codes)
+        self.streams = Streams.of(mimi)
         self._silence = self._codes_of_silence()
 
     @classmethod
-    def open(cls, name: str, directory: Path, max_rows: int, room: PrefixRoom | None = None) -> "MisoEngine":
+    def open(
+        cls,
+        name: str,
+        directory: Path,
+        max_rows: int,
+        room: PrefixRoom | None = None,
+        compiled: bool | None = None,
+    ) -> "MisoEngine":
         """Load the model in `directory`, strictly, and warm it up. Raises ModelError naming what is wrong."""
         text.warm()  # while the weights are read
         try:
@@ -114,7 +124,7 @@ class MisoEngine:
         codec = manifest.files["codec/model.safetensors"].sha256
         info = Info(engine="miso", model=name, digest=manifest.digest, backend=backend(), codec=codec)
         prefixes = Prefixes(room or PrefixRoom(), _digest_of_reading(manifest), model.cache_layout, model.dtype)
-        engine = cls(model, mimi, prompt, speech, info, max_rows, prefixes)
+        engine = cls(model, mimi, prompt, speech, info, max_rows, prefixes, compiled)
         try:
             engine._warm_up()
         except RowFault as fault:
@@ -161,7 +171,8 @@ class MisoEngine:
         """A frame of every row that speaks; of those that read, one reads on: so much later comes the others' frame."""
         speaking = [row for row in rows if not row.reading]
         made = dict(zip(map(id, speaking), self._step(speaking), strict=True)) if speaking else {}
-        reading = next((row for row in rows if row.reading and id(row) not in made), None)
+        # at once where a piece has just ended, if nobody has waited
+        reading = min((row for row in rows if row.reading), key=lambda row: id(row) in made, default=None)
         if reading:
             try:
                 self._read_on(reading)
@@ -197,52 +208,49 @@ class MisoEngine:
     def forget(self, digest: str) -> None:
         self.prefixes.forget(digest)
 
+    def prepare(self) -> bool:
+        return self.frames.prepare()
+
     def memory(self) -> Memory:
         kept = self.prefixes
         counts = kept.bytes, kept.hits, kept.misses, kept.evictions
-        return Memory(mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory(), *counts)
+        graphs = (self.frames.graphs, self.frames.graphs_s) if self.frames else ()
+        return Memory(mx.get_active_memory(), mx.get_cache_memory(), mx.get_peak_memory(), *counts, *graphs)
 
     def close(self) -> None:
         text.cool()
         self.prefixes.close()
-        self.model = self.mimi = self.streams = None
+        self.model = self.mimi = self.streams = self.frames = None
         gc.collect()
         mx.clear_cache()
 
     def _advance(self, rows: list[MisoRow], codes: np.ndarray) -> np.ndarray:
         """Sound the frame codes (B, K) and start on the next -> pcm (B, frame_samples)."""
-        frame = mx.array(codes)
         has = self._there(rows)
-        with mx.stream(self._codec_stream):  # beside the next frame, not before it
-            pcm, codecs = self.streams.step(frame[:, :, None], [row.codec for row in rows], _optional(has))
+        sound = self.streams.begin(codes[:, :, None], [row.codec for row in rows], has)  # beside the next frame
         shadows = [i for i, row in enumerate(rows) if row.shadow]
         both = [*range(len(rows)), *shadows]
-        read = frame[mx.array(both)] if shadows else frame
         caches = [row.cache for row in rows] + [rows[i].shadow for i in shadows]
-        for row, codec, own in zip(rows, codecs, codes, strict=True):
-            row.codec = codec
+        for row, own in zip(rows, codes, strict=True):
             row.codes.append(own)
             row.frames += 1
-        x = self.model.embed_frame(read, None if has is None else mx.array(has[both]))
-        self._draw(rows, self.model.read(x, RowsCache(caches)))
-        return np.array(pcm)
+        read = mx.array(codes[both])
+        self._draw(rows, self.frames.read(read, None if has is None else mx.array(has[both]), caches))
+        pcm, codecs = sound()
+        for row, codec in zip(rows, codecs, strict=True):
+            row.codec = codec
+        return pcm
 
     def _there(self, rows: list[MisoRow]) -> np.ndarray | None:
         return there([row.style.depth for row in rows], self.model.args.audio_num_codebooks)
 
     def _draw(self, rows: list[MisoRow], last_h: mx.array) -> None:
         """Put each row's next frame in flight, from last_h (B + shadows, D)."""
-        keys = []
-        for row in rows:
-            row.key, key = mx.random.split(row.key)
-            keys.append(key)
-        args = self.model.args
-        noise = draw_noise(keys, args.audio_num_codebooks, args.audio_vocab_size)
-        sampler = Sampler([_settings(row) for row in rows], noise, self.codes)
-        depth = deepest([row.style.depth for row in rows], args.audio_num_codebooks)
-        codes, finite = self.model.frame(last_h, sampler, depth)
+        depth = deepest([row.style.depth for row in rows], self.model.args.audio_num_codebooks)
+        keys, settings = [row.key for row in rows], [_settings(row) for row in rows]
+        codes, finite, keys = self.frames.draw(last_h, keys, settings, depth)
         for i, row in enumerate(rows):
-            row.frame = codes[i : i + 1], finite[i : i + 1]
+            row.frame, row.key = (codes[i : i + 1], finite[i : i + 1]), keys[i]
         mx.async_eval([row.frame for row in rows])
 
     def _sounded(self, row: MisoRow, pcm: np.ndarray | None) -> Chunk | Fault:
@@ -308,10 +316,10 @@ class MisoEngine:
             frames = min(frames, row.max_frames - row.frames)
         if frames <= 0:
             return np.zeros(0, np.float32)
-        codes = mx.array(np.repeat(self._silence[None, :, None], frames, axis=2))
+        codes = np.repeat(self._silence[None, :, None], frames, axis=2)
         pcm, (row.codec,) = self.streams.step(codes, [row.codec])
         row.frames += frames
-        return np.array(pcm)[0]
+        return np.array(pcm[0])
 
     def _draw_anew(self, row: MisoRow, wrong: str, pcm: np.ndarray) -> np.ndarray:
         """From the last good frame on, with new noise. What was heard was heard, there the codec's state runs on:
@@ -331,8 +339,7 @@ class MisoEngine:
         last_h = row.prompt_h
         if good > 0:
             last = mx.array(np.repeat(row.codes[-1][None], len(caches), axis=0))
-            x = self.model.embed_frame(last, _optional(self._there([row] * len(caches))))
-            last_h = self.model.read(x, RowsCache(caches))
+            last_h = self.frames.read(last, _optional(self._there([row] * len(caches))), caches)
         self._draw([row], last_h)
         return pcm
 

@@ -13,6 +13,7 @@ from math import prod, sqrt
 from pathlib import Path
 
 import mlx.core as mx
+import numpy as np
 from mlx import nn
 
 from misod.miso.seanet import Conv, SEANetDecoder, SEANetEncoder, State, Take, merge_new_states
@@ -331,13 +332,17 @@ class Mimi(nn.Module):
 
 def concat_states(states: Sequence[State]) -> State:
     """One batch of all the rows of `states`, in order; the streams may be at different positions."""
-    return {name: mx.concatenate([state[name] for state in states]) for name in states[0]}
+    return {name: _join([state[name] for state in states]) for name in states[0]}
+
+
+def _join(arrays: Sequence[mx.array | np.ndarray]) -> mx.array | np.ndarray:
+    return (np if isinstance(arrays[0], np.ndarray) else mx).concatenate(arrays)
 
 
 def take_rows(state: State, rows: Sequence[int]) -> State:
     """The batch of these rows of `state`: drops, picks or reorders streams."""
     index = mx.array(rows, mx.int32)
-    return {name: array[index] for name, array in state.items()}
+    return {name: array[list(rows) if isinstance(array, np.ndarray) else index] for name, array in state.items()}
 
 
 def expected_tensors(config: MimiConfig) -> dict[str, tuple[int, ...]]:

@@ -96,8 +96,9 @@ class Prefixes:
             layers, heads, dim = self._layout
             with path.open("rb") as file:  # no more of it than there can be
                 most = layers * heads * positions * dim * DTYPES[self._dtype].size + MAX_HEADER_BYTES
-                dtype, data, about = tensor_file.unpack(file.read(most), "kv")
-            if (dtype, data.shape) != (self._dtype, (layers, heads, positions, dim)):
+                tensors, about = tensor_file.unpack(file.read(most))
+            ((name, (dtype, data)),) = tensors.items()
+            if (name, dtype, data.shape) != ("kv", self._dtype, (layers, heads, positions, dim)):
                 raise ValueError(f"of shape {data.shape} and type {dtype}")
             if about != self._about(digest, data):
                 raise ValueError("of another model or voice, or not as it was written")
@@ -123,7 +124,7 @@ class Prefixes:
         try:
             make_directories(path.parent)
             self._clear_disk(path, data.nbytes)
-            partial.write_bytes(tensor_file.pack("kv", self._dtype, data, self._about(digest, data)))
+            partial.write_bytes(tensor_file.pack({"kv": (self._dtype, data)}, self._about(digest, data)))
             partial.replace(path)
         except UnsafePath as error:
             log.warning("%s", error)

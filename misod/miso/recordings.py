@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 
 from misod import text
-from misod.engine import Heard, RowFault, Say
+from misod.engine import Heard, RowFault, Say, check_codec, no_sound
 from misod.miso.cache import KVCache
 from misod.voices import MAX_SPOKEN_BYTES, Segment, Voice, digests
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 # At a time, of a clip that is heard or read: as much as takes about as long as one frame of speech takes to make.
 HEAR_FRAMES = 5
 READ_POSITIONS = 64
-PROMPT_POSITIONS = 256  # of a text and what was said before it: others' frames wait for one such step at a time
+# Of a text and what was said before it: others' frames wait for one such step at a time. On a CPU 256 take 80 ms of it.
+PROMPT_POSITIONS = READ_POSITIONS if mx.default_device() == mx.cpu else 256
 
 
 def hear(engine: "MisoEngine", pcm: np.ndarray, words: str, speaker: int) -> Generator[None, None, Heard]:
@@ -37,7 +38,7 @@ def hear(engine: "MisoEngine", pcm: np.ndarray, words: str, speaker: int) -> Gen
         reader.close()
     if words.strip() and not spoken:
         raise RowFault(f"{engine.info.model} has no letters for any of the recording's transcript")
-    heard = Heard(np.concatenate(codes, axis=1), " ".join(spoken), engine.info.codec)
+    heard = Heard(np.concatenate(codes, axis=1), " ".join(spoken), engine.info.codec, engine.info.model)
     if len(heard.spoken.encode()) > MAX_SPOKEN_BYTES:
         raise RowFault("the recording's transcript is too long once its numbers are written out", "bad_voice")
     segment = Segment(speaker, heard.spoken, heard.codes)
@@ -81,11 +82,9 @@ def check_speaker(engine: "MisoEngine", speaker: int) -> None:
 
 def segment_of(engine: "MisoEngine", voice: Voice) -> Segment:
     """Raises RowFault where the model cannot take it."""
-    named, model = f"the voice {voice.name}" if voice.name else "the clip", engine.info.model
-    if voice.codec_digest != engine.info.codec or len(voice.codes) != engine.model.args.audio_num_codebooks:
-        raise RowFault(f"{named} was learned with another codec than that of {model}", "bad_voice")
-    if voice.codes.max() >= engine.codes:
-        raise RowFault(f"{named} holds codes that {model} has no sound for", "bad_voice")
+    check_codec(voice, engine.info)
+    if len(voice.codes) != engine.model.args.audio_num_codebooks or voice.codes.max() >= engine.codes:
+        raise no_sound(voice, engine.info)
     _check_fits(engine, voice.segment)
     return voice.segment
 

@@ -1,11 +1,14 @@
 """The codec for rows that come and go: those decoded together share one state, copied only where their set changes."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import mlx.core as mx
+import numpy as np
 
 from misod.miso.mimi import Mimi, concat_states, take_rows
+from misod.miso.mimi_numpy import NumpyDecoder
 from misod.miso.seanet import State
 
 
@@ -22,24 +25,47 @@ class Stream:
 
 
 class Streams:
-    def __init__(self, mimi: Mimi):
-        self._mimi = mimi
+    """`codec`: what decodes here; `of` chooses."""
+
+    def __init__(self, codec: Mimi | NumpyDecoder):
+        self._codec = codec
+        self._in_numpy = isinstance(codec, NumpyDecoder)
+        self._thread = ThreadPoolExecutor(1, "codec") if self._in_numpy else None
+        self._stream = None if self._in_numpy else mx.new_stream(mx.default_device())
         self._last: list[weakref.ref[Stream]] = []  # of the last step
         self._left: list[weakref.ref[Stream]] = []  # those that took no part in it, and did in the one before
 
+    @classmethod
+    def of(cls, mimi: Mimi) -> "Streams":
+        return cls(NumpyDecoder(mimi) if mx.default_device() == mx.cpu else mimi)
+
     def open(self) -> Stream:
         """Before its first frame."""
-        return Stream(self._mimi.new_state())
+        return Stream(self._codec.new_state())
+
+    def begin(
+        self, codes: np.ndarray, streams: Sequence[Stream], there: np.ndarray | None = None
+    ) -> Callable[[], tuple[np.ndarray, list[Stream]]]:
+        """step, beside what is computed until its result is asked for."""
+        if self._thread:
+            return self._thread.submit(self.step, codes, streams, there).result
+        with mx.stream(self._stream):
+            pcm, following = self.step(codes, streams, there)
+        return lambda: (np.array(pcm), following)
 
     def step(
-        self, codes: mx.array, streams: Sequence[Stream], there: mx.array | None = None
-    ) -> tuple[mx.array, list[Stream]]:
+        self, codes: np.ndarray, streams: Sequence[Stream], there: np.ndarray | None = None
+    ) -> tuple[mx.array | np.ndarray, list[Stream]]:
         """See Mimi.step; the next state's places, in order. `streams` stay as they were.
 
-        In flight: nothing is waited for.
+        With MLX in flight: nothing is waited for.
         """
-        pcm, state = self._mimi.step(codes, joined(streams), there)
-        mx.async_eval(pcm, state)
+        before = joined(streams)
+        if self._in_numpy:
+            pcm, state = self._codec.step(codes, before, there)
+        else:
+            pcm, state = self._codec.step(mx.array(codes), before, None if there is None else mx.array(there))
+            mx.async_eval(pcm, state)
         following = [Stream(state, row) for row in range(len(streams))]
         for left in (ref() for ref in self._left):
             if left and left not in streams:

@@ -4,6 +4,7 @@ docs/text.md has in one table what is read how.
 """
 
 from misod.text.cut import WHOLE, Limits
+from misod.text.first import first_sentence
 from misod.text.pieces import Manner, Piece, pieces
 from misod.text.reader import Reader, cool, warm
 from misod.text.script import Script, Turn, turns
@@ -17,6 +18,7 @@ __all__ = [
     "Script",
     "Turn",
     "cool",
+    "first_sentence",
     "normalise",
     "pieces",
     "turns",

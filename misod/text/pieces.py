@@ -70,7 +70,7 @@ def read(text: str, limits: Limits, manner: Manner) -> Reading:
     """Pieces, and between them questions: whoever drives this sends the grammars' answers, or None after a piece."""
     teller = _Teller(text, limits, manner)
     for block in blocks.blocks(text) if manner.normalize else blocks.paragraphs(text):
-        found = [(sentence, teller.can_say(sentence)) for sentence in _sentences(block, manner)]
+        found = [(sentence, teller.can_say(sentence)) for sentence in sentences(block, manner)]
         last = max((i for i, (_, can_say) in enumerate(found) if can_say), default=-1)
         for i, (sentence, can_say) in enumerate(found):
             if can_say:
@@ -81,7 +81,7 @@ def read(text: str, limits: Limits, manner: Manner) -> Reading:
         yield Piece("", unread=teller.unread)
 
 
-def _sentences(block: blocks.Block, manner: Manner) -> Iterator[Tracked]:
+def sentences(block: blocks.Block, manner: Manner) -> Iterator[Tracked]:
     """Each as it is written, but for marks that are not read."""
     text = block.text
     if manner.normalize:

@@ -149,16 +149,20 @@ def _entry(name: str, directory: Path) -> Entry:
     try:
         return Entry(name, directory, manifest.read_manifest(directory))
     except ValueError as error:
-        if not (directory / manifest.MANIFEST).exists() and _is_kitten(directory):
+        if unpulled(directory):
             return Entry(name, directory, None, UNPULLED, damaged=False)
         return Entry(name, directory, None, str(error))
     except OSError as error:
         return Entry(name, directory, None, f"{error.filename}: {error.strerror}")
 
 
-def _is_kitten(directory: Path) -> bool:
+def unpulled(directory: Path) -> bool:
+    """Whether it is a KittenTTS 2 that was put here by hand."""
     try:
-        return json.loads((directory / "config.json").read_bytes())["type"] == "KITTEN2"
+        return (
+            not (directory / manifest.MANIFEST).exists()
+            and json.loads((directory / "config.json").read_bytes())["type"] == "KITTEN2"
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

@@ -30,7 +30,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Request:
-    """`precision` None: by this machine's memory. `origin`: a repository of WEIGHTS, a directory, or None."""
+    """`precision` None: by this machine's memory. `origin`: one of the model's repositories, a directory, or None."""
 
     model: str
     precision: str | None = None
@@ -65,14 +65,14 @@ def pull(request: Request, paths: Paths, memory_bytes: int, tell: Tell, bars: Te
     return said | {"digest": entry.manifest.digest, "pulled": not done}
 
 
-def origin(name: str | None) -> tuple[Path | None, Source | None]:
+def origin(name: str | None, sources: tuple[Source, ...] = WEIGHTS) -> tuple[Path | None, Source | None]:
     """What --from names: a directory, else one of the repositories; without a name the first of these."""
     if name is None:
-        return None, WEIGHTS[0]
+        return None, sources[0]
     directory = Path(os.path.expanduser(name))  # Path's own raises at ~nobody-of-that-name
     if directory.is_dir():
         return directory.absolute(), None
-    known = {source.repo: source for source in WEIGHTS}
+    known = {source.repo: source for source in sources}
     if name in known:
         return None, known[name]
     if directory.exists():
@@ -99,7 +99,7 @@ class Work:
         if missing:
             raise Failure(codes.NO_INPUT, f"--from {directory} lacks {', '.join(missing)}: put it there")
         parts = Parts(directory, codec, tokenizer)
-        with _as_failure(self.paths.models):
+        with as_failure(self.paths.models):
             need = convert.output_bytes(parts, self.precision, self.request.embeddings)
         self.make_sure_of_room(0, need)
         return parts, {"repo": str(directory), "revision": None, "licence": None}
@@ -119,7 +119,7 @@ class Work:
         self.tell(f"{source.repo}, its codec and tokenizer: {size(total)}{here}")
         if source.smaller and not had:
             self.tell(f"about half as much to fetch: `--from {source.smaller}`, the same in bf16")
-        with _as_failure(ours):
+        with as_failure(ours):
             args = layout.read_args(weights / "config.json")
         written = budget.disk_bytes(args, self.precision, self.request.embeddings) + lists[1].bytes + lists[2].bytes
         self.make_sure_of_room(total - had, written, source.smaller)
@@ -144,7 +144,7 @@ class Work:
     def convert(self, parts: Parts, made_of: dict) -> None:
         """Write the model and read all of it back."""
         name, models_dir, how = self.request.model, self.paths.models, (self.precision, self.request.embeddings)
-        with _as_failure(models_dir):
+        with as_failure(models_dir):
             with Progress("converting", convert.output_bytes(parts, *how), self.bars) as bar:
                 text = card(name, self.precision, made_of, _licences(parts.weights))
                 directory = convert.convert(parts, models_dir, name, *how, origin=made_of, card=text, count=bar.add)
@@ -208,7 +208,7 @@ def _already(models_dir: Path, request: Request, precision: str, source: Source)
 
 
 @contextmanager
-def _as_failure(models_dir: Path) -> Iterator[None]:
+def as_failure(models_dir: Path) -> Iterator[None]:
     """What converting raises, as one line."""
     try:
         yield

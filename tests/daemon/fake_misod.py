@@ -52,7 +52,8 @@ class FakeEngine:
         about = {"engine": "fake", "model": model, "digest": "0" * 64, "backend": "none"}
         self.info = Info(**about | json.loads(os.environ.get("FAKE_INFO", "{}")))
         self.step_s = float(os.environ.get("FAKE_STEP_MS", "2")) / 1000
-        self.rows = 0
+        self.rows = self.graphs = 0
+        self.most_graphs = int(os.environ.get("FAKE_GRAPHS", "0"))
         trace(f"open {model}")
 
     def hear(self, pcm: np.ndarray, words: str, speaker: int):
@@ -122,8 +123,16 @@ class FakeEngine:
     def forget(self, digest: str) -> None:
         trace(f"forget {digest}")
 
+    def prepare(self) -> bool:
+        if self.graphs == self.most_graphs:
+            return False
+        self.graphs += 1
+        trace(f"graph {self.graphs}")
+        time.sleep(self.step_s)
+        return True
+
     def memory(self) -> Memory:
-        return Memory(active_bytes=1000 * (1 + self.rows))
+        return Memory(active_bytes=1000 * (1 + self.rows), graphs=self.graphs, graphs_s=0.5 * self.graphs)
 
     def close(self) -> None:
         trace("close")

@@ -6,10 +6,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from misod import cli as entry
-from misod.engine import PrefixRoom
+from misod.engine import PrefixRoom, open_engine
 
 
-def open_kitten(directory: Path, max_rows: int, _: PrefixRoom):
+def open_kitten(directory: Path, max_rows: int, prefixes: PrefixRoom):
+    if directory.name != "kitten":
+        return open_engine(directory, max_rows, prefixes)
     from misod.kitten.engine import KittenEngine
     from tests.model.kitten_fixture import Double
 

@@ -14,6 +14,13 @@ WHOLE = [
         "client", [], {"the daemon", "misoctl say", "Python", "connect and hello"}, id="client", marks=pytest.mark.slow
     ),
     pytest.param("batch", ["--rows", "2", "--seconds", "0.5"], {"2 rows"}, id="batch", marks=pytest.mark.slow),
+    pytest.param(
+        "together",
+        ["--rows", "2", "--seconds", "0.5"],
+        {"daemon, cores", "clients, cores", "real-time factor, slowest", "gap p99, ms", "late p99, ms"},
+        id="together",
+        marks=pytest.mark.slow,
+    ),
     pytest.param("load", [], {"load, ms", "at most, MB"}, id="load", marks=pytest.mark.slow),
 ]
 

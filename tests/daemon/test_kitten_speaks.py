@@ -3,6 +3,7 @@
 import json
 import sys
 import wave
+from pathlib import Path
 
 import pytest
 from harness import HERE, Home
@@ -26,10 +27,14 @@ def kitten():
     models.mkdir()
     made = home.spawn([sys.executable, "-c", MAKE, str(models / "kitten")], {}, cwd=HERE.parents[1])
     assert made.wait(60) == 0, home.said()
-    daemon = home.spawn([sys.executable, str(HERE / "kitten_misod.py")], {"MISO_MODEL": "kitten"})
-    home.wait_for("ready", daemon)
+    serve(home)
     yield home
     home.close()
+
+
+def serve(home: Home) -> None:
+    daemon = home.spawn([sys.executable, str(HERE / "kitten_misod.py")], {"MISO_MODEL": "kitten"})
+    home.wait_for("ready", daemon)
 
 
 def test_a_long_text_with_tags_numbers_and_a_voice_is_read_to_its_end(kitten):
@@ -76,17 +81,35 @@ def test_its_voices_are_listed_chosen_by_name_and_replayed(kitten):
     assert done.returncode == errors.NO_INPUT and "no voice tinny; did you mean tiny?" in done.stderr
 
 
-def test_a_clip_is_spoken_like_and_learning_one_is_refused(kitten):
+def test_a_voice_is_learned_outlives_the_daemon_and_is_of_this_model_alone(kitten):
     clip = kitten.path / "clip.wav"
     with wave.open(str(clip), "wb") as file:
         file.setparams((1, 2, 24_000, 0, "NONE", ""))
         file.writeframes(bytes(range(1, 251)) * 400)
     words = ("--text", "What is said in this clip.")
     done = kitten.misoctl("say", "-o", str(kitten.path / "f.wav"), "--like", str(clip), *words, "--max-seconds", "1",
-                          "--json", "Hello.")  # fmt: skip
-    assert done.returncode == errors.OK and len(json.loads(done.stdout)["voice_digest"]) == 64, done.stderr
+                          "--json", "--seed", "3", "Hello.")  # fmt: skip
+    assert done.returncode == errors.OK, done.stderr
+    once = json.loads(done.stdout)
     done = kitten.misoctl("learn", "anna", str(clip), *words, "--i-have-permission")
-    assert done.returncode == errors.BAD_DATA and "kitten learns no voices" in done.stderr
+    assert done.returncode == errors.OK, done.stderr
+    assert [line.split()[4] for line in kitten.misoctl("voices", "--model", "nano").stdout.splitlines()] == ["kitten"]
+    receipt, first, again = (str(kitten.path / name) for name in ("g.json", "g.wav", "h.wav"))
+    say = ("say", "-v", "anna", "--max-seconds", "1", "--seed", "3", "--json", "Hello.", "-o")
+    done = kitten.misoctl(*say, first)
+    assert done.returncode == errors.OK, done.stderr
+    Path(receipt).write_text(done.stdout)
+    assert json.loads(done.stdout)["voice_digest"] == once["voice_digest"] and len(once["voice_digest"]) == 64
+    assert kitten.misoctl("voices", "export", "anna", str(kitten.path / "anna.voice")).returncode == errors.OK
+    assert kitten.misoctl("forget", "anna").returncode == errors.OK
+    assert kitten.misoctl("stop").returncode == errors.OK
+    serve(kitten)
+    assert kitten.misoctl("voices", "import", str(kitten.path / "anna.voice")).returncode == errors.OK
+    done = kitten.misoctl("replay", receipt, "-o", again)
+    assert done.returncode == errors.OK, done.stderr
+    assert Path(again).read_bytes() == Path(first).read_bytes() == (kitten.path / "f.wav").read_bytes()
+    done = kitten.misoctl("say", "-o", again, "-v", "anna", "--model", "nano", "Hello.")
+    assert done.returncode == errors.BAD_DATA and "anna was learned with kitten (--model kitten says it)" in done.stderr
 
 
 def test_the_real_daemon_without_the_extra_names_the_command(kitten):

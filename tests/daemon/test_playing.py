@@ -64,6 +64,18 @@ def test_a_model_that_is_too_slow_is_waited_for_and_that_is_told(plays, tmp_path
     assert silent.returncode == 0 and not silent.stderr
 
 
+def test_events_tell_of_each_gap_and_after_how_much_speech(plays):
+    home = plays(RECORDS)
+    home.fake({"FAKE_STEP_MS": "160"})
+    told = home.misoctl("say", "--events", "--no-prebuffer", "last 10").stdout.splitlines()
+    *before, done = [json.loads(line) for line in told]
+    gaps = [event for event in before if event["event"] == "underrun"]
+    assert done["event"] == "done" and 0 < len(gaps) == done["underruns"]
+    assert sum(gap["gap_s"] for gap in gaps) == pytest.approx(done["gap_s"], abs=0.01)
+    frames = [gap["at_s"] / 0.08 for gap in gaps]
+    assert frames == sorted(frames) == pytest.approx([round(frame) for frame in frames]) and frames[0] >= 1
+
+
 def test_misod_tells_how_fast_the_last_request_was_made(fake):
     with Raw(fake) as raw:
 

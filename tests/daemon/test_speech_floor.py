@@ -135,6 +135,7 @@ def test_events_of_speech_that_was_cut_end_with_the_error_and_tell_of_no_word_un
     assert stage.home.misoctl("hush").returncode == errors.OK
     events = [json.loads(line) for line in ended(a, errors.FAILED)[0].splitlines()]
     assert events[-1] == {"event": "error", "exit_code": 1, "message": "the speech ended early (hushed)"}
+    assert events[-2] == {"event": "floor", "state": "hushed"}
     assert [each.get("word") for each in events].count("60") == 0 and "done" not in [each["event"] for each in events]
 
 
@@ -186,6 +187,21 @@ def test_what_was_cut_is_said_again_after_the_alert(stage, whose):
     assert stage.log() == ["a start", "x start", "x stop", "a start", "a stop", "b start", "b stop"]
     assert json.loads(out)["end"] == "eos" and json.loads(out)["text"] == "last 5 words"
     assert said.count("waiting for the one who speaks") == 1
+
+
+def test_events_tell_who_is_cut_and_goes_on(stage):
+    a = stage.begin("a", "--events", "--resume", "last 60 words", gated=True)
+    stage.plays("a")
+    x = stage.begin("x", "--when", "interrupt", "last 4")
+    stage.plays("x")
+    stage.may_end("a")
+    ended(x)
+    events = [json.loads(line) for line in ended(a)[0].splitlines()]
+    told = [event.get("state", event["event"]) for event in events if event["event"] not in ("piece", "word")]
+    assert [each for each in told if each not in ("underrun", "queued")] == [
+        "yours", "accepted", "paused", "floor", "resumed", "accepted", "done",
+    ]  # fmt: skip
+    assert next(event for event in events if event.get("state") == "resumed")["source_start"] == 0
 
 
 def test_drop_says_nothing_where_somebody_speaks(stage):
@@ -294,7 +310,8 @@ def test_a_client_killed_with_sigkill_frees_the_floor_within_two_frames(home, tm
     home.fake(env={"FAKE_STEP_MS": "80"})
     stage = Stage(home, tmp_path)
     a = stage.begin("a", "last 3", gated=True)
-    until(lambda: home.trace.exists() and home.traced("release"), "all of it to be made")  # and it is still heard
+    until(lambda: home.trace.exists() and home.traced("release"), "all of it to be made")
+    stage.plays("a")  # and it is still heard
     with Raw(home) as raw, Raw(home) as clock:
         ask(raw, 1)
         assert raw.receive().state == "floor"

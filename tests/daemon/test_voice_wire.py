@@ -221,7 +221,8 @@ def test_a_file_in_the_voices_place_is_told_and_misod_lives(fake):
     (fake.path / "voices").write_text("in its place")
     with Raw(fake) as raw:
         assert ask(raw, learn_of(1)).code == "storage"
-        assert listing(raw) == [] and raw.ping().voices == 0
+        error = ask(raw, m.VoicesRequest(id=900, name=""))
+        assert error.code == "storage" and "voices cannot be read" in error.message and raw.ping().voices == 0
 
 
 @pytest.mark.parametrize(("drain_s", "answer"), [(30, m.Voices), (0, m.Error)])

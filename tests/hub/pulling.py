@@ -5,11 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from double import Hub, Repo
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from misod.weights import sources
+from misod.weights.tensors import Writer
 
 FIXTURES = Path(__file__).parents[1] / "model" / "fixtures"
 PULLER = Path(__file__).with_name("puller.py")
@@ -39,6 +41,22 @@ def files() -> dict[str, dict[str, bytes]]:
         sources.CODEC.repo: codec,
         sources.TOKENIZER.repo: {"tokenizer.json": tiny_tokenizer()},
     }
+
+
+KITTEN_FILES = {
+    "lm/config.json": b"{}", "lm/tokenizer.json": b"{}", "voices/voices.json": b"{}", "voices/bruno.npz": b"bruno",
+    "speaker/model.safetensors": b"who", "LICENSE.md": b"as they say", "lm/model.safetensors": b"full" * 9000,
+    "config.json": b'{"type": "KITTEN2", "lm_packed": "lm/model-ternary.safetensors"}',
+}  # fmt: skip
+
+
+def kitten_files(folder: Path) -> dict[str, bytes]:
+    """A small kitten's repository; `folder` is written to."""
+    path = folder / "model-ternary.safetensors"
+    writer = Writer(path, {"model.norm.weight": ("F32", (3000,))})
+    writer.write(np.ones(3000, "<f4"))
+    writer.finish()
+    return KITTEN_FILES | {"lm/model-ternary.safetensors": path.read_bytes()}
 
 
 def hub_of(files: dict[str, dict[str, bytes]]) -> Hub:

@@ -33,7 +33,7 @@ def mine(home):
 
 def misoctl(home, *arguments: str, **more) -> subprocess.CompletedProcess:
     done = home.misod("-m", "misoctl", *arguments, plain=True, **more)
-    assert done.returncode or not done.stderr or "misod: " in done.stderr
+    assert done.returncode or not done.stderr or "misoctl: " in done.stderr
     return done
 
 
@@ -145,7 +145,7 @@ def test_a_full_disk_under_standard_output_is_one_line(home, arguments):
     with open("/dev/full", "w") as full:
         done = misoctl(home, *arguments, stdout=full)
     assert done.returncode == errors.IO_ERROR
-    assert done.stderr == "misod: standard output: No space left on device\n"
+    assert done.stderr == "misoctl: standard output: No space left on device\n"
 
 
 # ---- show

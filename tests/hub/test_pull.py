@@ -3,14 +3,12 @@
 import json
 import re
 
-import numpy as np
 import pytest
 from double import Repo, sha256
-from pulling import Home, hub_of
+from pulling import Home, hub_of, kitten_files
 
 from misod.weights import sources
 from misod.weights.check import read_header
-from misod.weights.tensors import Writer
 from protocol import errors
 
 MISO, CODEC, TOKENIZER = sources.WEIGHTS[0], sources.CODEC, sources.TOKENIZER
@@ -175,29 +173,17 @@ def test_what_is_pinned_is_a_commit_and_what_is_known_a_digest():
     assert MISO.revision and CODEC.revision and CODEC.known and TOKENIZER.revision
 
 
-KITTEN_FILES = {
-    "lm/config.json": b"{}", "lm/tokenizer.json": b"{}", "voices/voices.json": b"{}", "voices/bruno.npz": b"bruno",
-    "speaker/model.safetensors": b"who", "LICENSE.md": b"as they say", "lm/model.safetensors": b"full" * 9000,
-    "config.json": b'{"type": "KITTEN2", "lm_packed": "lm/model-ternary.safetensors"}',
-}  # fmt: skip
-
-
 @pytest.fixture
 def kittens(hub, tmp_path):
     """A hub that has small kittens, too."""
-    path = tmp_path / "model-ternary.safetensors"
-    writer = Writer(path, {"model.norm.weight": ("F32", (3000,))})
-    writer.write(np.ones(3000, "<f4"))
-    writer.finish()
-    files = KITTEN_FILES | {"lm/model-ternary.safetensors": path.read_bytes()}
-    hub.repos[sources.KITTEN.repo] = Repo(files, sources.KITTEN.revision)
+    hub.repos[sources.KITTEN.repo] = Repo(kitten_files(tmp_path), sources.KITTEN.revision)
     codec = {sources.KITTEN_CODEC.wanted[0]: b"codec" * 4000, "t3_turbo_v1.safetensors": b"not wanted"}
     hub.repos[sources.KITTEN_CODEC.repo] = Repo(codec, sources.KITTEN_CODEC.revision)
     return hub
 
 
 def test_pull_kitten_takes_what_was_published_under_a_manifest(home, kittens):
-    done = home.misod("pull", "kitten", "--json")
+    done = home.misod("pull", "kitten", "--json", "--from", sources.KITTEN.repo)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["precision"], told["source"], told["pulled"]) == ("ternary", sources.KITTEN.repo, True)
@@ -217,6 +203,8 @@ def test_pull_kitten_takes_what_was_published_under_a_manifest(home, kittens):
 
 def test_pull_kitten_refuses_what_is_for_miso_and_weights_of_another_kind(home, kittens):
     assert "--precision is for miso" in home.refused(errors.USAGE, "kitten")
+    done = home.misod("pull", "-q", "kitten", "--from", sources.WEIGHTS[0].repo)
+    assert done.returncode == errors.USAGE and "no repository that this version knows" in done.stderr
     repo = kittens.repos[sources.KITTEN.repo]
     repo.files["config.json"] = b'{"type": "KITTEN2", "default_weights": "full"}'
     done = home.misod("pull", "-q", "kitten")

@@ -66,9 +66,13 @@ class Double:
     `heard`: the tokens of each piece; those numbered in `silent`, from 1, come out silent.
     """
 
+    digest = "d" * 64
+
     def __init__(self):
         self.silent: set[int] = set()
         self.heard: list[list[int]] = []
+        self.forgotten: list[str] = []
+        self.spoke_as: Voice | None = None
 
     def normalise(self, text: str) -> str:
         return text.replace("$12.50", "twelve dollars fifty")
@@ -76,11 +80,15 @@ class Double:
     def tagged(self, text: str) -> bool:
         return "[joyful]" in text
 
+    def forget(self, digest: str) -> None:
+        self.forgotten.append(digest)
+
     def hear(self, pcm: np.ndarray) -> tuple[np.ndarray, list[int]]:
         return np.full(512, pcm.std(), np.float32), [int(1000 * abs(x)) for x in pcm[::TOKEN]]
 
     def sound(self, voice: Voice, tokens: list[int], seed: int, decoder: str) -> np.ndarray:
         self.heard.append(tokens)
+        self.spoke_as = voice
         if not tokens or len(self.heard) in self.silent:
             return np.zeros(TOKEN, np.float32)
         time = np.arange(TOKEN) / SAMPLE_RATE

@@ -15,6 +15,7 @@ import pytest
 from mlx.utils import tree_flatten
 from tokenizers import Tokenizer
 
+from misod.kitten import load
 from misod.kitten.cache import BLOCK, Prefill
 from misod.kitten.decode import Batch, Past, Vocabulary, _run, read
 from misod.kitten.load import load_model, read_args
@@ -201,7 +202,8 @@ def test_rows_that_join_and_leave_say_what_they_say_alone(model, everything, pas
     pair.join(start(2))
     batch.join(pair)
     all_three = spoken(batch, 10)
-    batch.keep([2, 0])
+    first_row, _, third_row = batch.split()
+    batch = Batch.of([third_row, first_row])
     two = spoken(batch, 10)
     assert len(batch) == 2
     np.testing.assert_array_equal(np.concatenate([first[0], all_three[0], two[1]]), alone[0])
@@ -372,6 +374,17 @@ def test_a_repository_of_another_kind_is_refused(tmp_path, name, fields, says):
     with pytest.raises(ValueError) as error:
         read_args(directory)
     assert str(error.value).startswith(str(directory)) and says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_no_more_matrices_are_unpacked_than_wait_for_their_turn(repository, monkeypatch):
+    args, _, path = read_args(repository)
+    names, begun, codes = [*load.packed_shapes(args)], [], load._codes
+    monkeypatch.setattr(load, "_codes", lambda path, name, *more: begun.append(name) or codes(path, name, *more))
+    unpacked = load._unpacked(path, load.read_header(path), args, names)
+    for number in range(1, len(names) + 1):
+        next(unpacked)
+        assert len(begun) <= number + load.AHEAD
+    assert sorted(begun) == sorted(names)
 
 
 def test_a_load_holds_the_model_and_little_else(repository):

@@ -5,6 +5,7 @@ In kittenml's place stands a double, for its codec's weights are not here: a tok
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import misod.kitten  # noqa: F401  before mlx, for OpenBLAS
@@ -13,11 +14,12 @@ import misod.kitten  # noqa: F401  before mlx, for OpenBLAS
 import numpy as np
 import pytest
 
-from misod.engine import Chunk, Fault, ModelError, RowFault, Say, open_engine
+from misod.engine import Chunk, Fault, ModelError, RowFault, Say, open_engine, returned
 from misod.kitten.around import SAMPLE_RATE
 from misod.kitten.engine import KittenEngine
 from misod.kitten.seams import Seams
 from misod.kitten.text import FIRST, pieces, without_marks
+from misod.voices import MAX_RECORDING, now, unpack
 from misod.voices import Voice as Learned
 from tests.model.kitten_fixture import TOKEN, Double, make_repository
 
@@ -205,18 +207,10 @@ def test_each_word_that_is_spoken_is_traced_to_its_text(kitten):
 
 
 def test_its_own_voices_are_known_by_name_and_a_clip_is_spoken_like(kitten):
-    assert kitten.info.voices == {"tiny": 0} and not kitten.info.keeps_voices
+    assert kitten.info.voices == {"tiny": 0}
     row = kitten.prefill(Say(text="Yes!", seed=1, own_voice="tiny"))
     assert row.own.name == "Tiny" and row.voice_digest == row.own.digest
-    pcm = (0.3 * np.sin(np.arange(24_000) / 20)).astype(np.float32)
-    hearing = kitten.hear(pcm, "What is said.", 0)
-    heard = None
-    while heard is None:
-        try:
-            next(hearing)
-        except StopIteration as end:
-            heard = end.value
-    voice = Learned("", heard.codes, "What is said.", heard.spoken, 0, heard.codec_digest)
+    voice = heard(kitten, TONE)
     row = kitten.prefill(Say(text="Yes!", seed=1, voice=voice))
     assert row.own.transcript == "What is said." and row.voice_digest == voice.digest != kitten.voices[0].digest
     ((like, _),) = speak(kitten, Say(text="Yes!", seed=1, voice=voice, max_seconds=1.0))
@@ -224,9 +218,49 @@ def test_its_own_voices_are_known_by_name_and_a_clip_is_spoken_like(kitten):
     assert like.tobytes() != own.tobytes()
 
 
-LEARNED = Learned("me", np.ones((2, 3), np.int16), "words", "words", 0, "c" * 64)
+TONE = (0.3 * np.sin(np.arange(24_000) / 20)).astype(np.float32)
+
+
+def heard(engine: KittenEngine, pcm: np.ndarray) -> Learned:
+    found = returned(engine.hear(pcm, "What is said.", 0))
+    return Learned("", text="What is said.", speaker=0, clip_digest="a" * 64, created=now(), **vars(found))
+
+
+def test_a_voice_s_file_has_all_that_another_engine_needs_to_speak_the_same(kitten, repository):
+    """Of 12 s the decoder hears ten, and the model all."""
+    voice = heard(kitten, np.tile(TONE, 12))
+    assert (len(voice.recording), voice.codes.shape, voice.model) == (MAX_RECORDING, (1, 300), "kitten")
+    kept = unpack(replace(voice, name="anna").pack())
+    (before,) = speak(kitten, Say(text="Yes!", seed=1, voice=voice, max_seconds=0.5))
+    other = KittenEngine.open("kitten", repository, 1, Double())
+    (after,) = speak(other, Say(text="Yes!", seed=1, voice=kept, max_seconds=0.5))
+    assert before[0].tobytes() == after[0].tobytes() and kept.digest == voice.digest
+    np.testing.assert_array_equal(other.around.spoke_as.recording, np.round(np.tile(TONE, 10) * 32768) / 32768)
+
+
+def test_what_is_read_of_a_voice_goes_with_it(kitten):
+    voice = heard(kitten, TONE[:12_000])
+    assert voice.digest in kitten._read
+    kitten.forget(voice.digest)
+    assert voice.digest not in kitten._read
+    kitten._sounder.submit(int).result()
+    assert kitten.around.forgotten == [voice.digest]
+
+
+def test_a_recording_is_taken_as_no_speaker_of_its_own(kitten):
+    with pytest.raises(RowFault, match="takes no speaker with a recording"):
+        returned(kitten.hear(TONE, "What is said.", 1))
+
+
+LEARNED = Learned("me", np.ones((2, 3), np.int16), "words", "words", 0, "c" * 64, model="nano")
+OWN = replace(LEARNED, codec_digest=Double.digest, codes=np.ones((1, 3), np.int16), recording=np.ones(9, np.int16),
+              embedding=np.ones(512, np.float32))  # fmt: skip
 REFUSED = {
-    "a learned voice": ({"voice": LEARNED}, "another model learned"),
+    "another model's voice": ({"voice": LEARNED}, r"me was learned with nano \(--model nano says it\): kitten has"),
+    "a voice with no embedding": ({"voice": replace(OWN, embedding=None)}, "me holds what kitten has no sound for"),
+    "a narrow embedding": ({"voice": replace(OWN, embedding=np.ones(9, np.float32))}, "has no sound for"),
+    "a token too large": ({"voice": replace(OWN, codes=np.array([[6561]], np.int16))}, "has no sound for"),
+    "two codebooks": ({"voice": replace(OWN, codes=np.ones((2, 3), np.int16))}, "has no sound for"),
     "another speaker": ({"speaker": 5}, "the speakers of kitten are 0 Tiny, not 5"),
     "another decoder": ({"options": {"decoder": "student"}}, "the decoders of kitten are default, not 'student'"),
     "nothing": ({"text": "..."}, "nothing to say"),

@@ -69,10 +69,16 @@ def learn(engine: MisoEngine, seconds: float = 2.0) -> Voice:
     return Voice("anna", got.codes, "This is what was said.", got.spoken, 0, got.codec_digest, "a" * 64)
 
 
+def imported(engine: MisoEngine, seconds: float) -> Voice:
+    """One that the model has not read."""
+    voice = learn(engine, seconds)
+    engine.forget(voice.digest)
+    return voice
+
+
 @pytest.fixture(scope="module")
 def anna(shared) -> Voice:
-    """One that the model has not read: its cache is emptied before each test."""
-    return learn(shared)
+    return imported(shared, seconds=2.0)
 
 
 def pieces(positions: int) -> list[int]:
@@ -557,8 +563,7 @@ def test_what_was_cut_is_not_remembered(nano):
 def test_what_is_long_to_read_is_read_between_the_frames_of_others(nano, read):
     """A voice that the model has not read, and a text of many pieces: another's frame waits for a step at most."""
     other = nano.prefill(Say(text="Somebody speaks on and on, and is not to be held up by others.", seed=2))
-    voice = learn(nano, seconds=8.0)
-    nano.forget(voice.digest)
+    voice = imported(nano, seconds=8.0)
     words = "The rain came down all night. It was cold. Nobody slept."
     del read[:]
     row = nano.prefill(Say(text=words, seed=1, voice=voice, max_seconds=2.0))
@@ -574,3 +579,30 @@ def test_what_is_long_to_read_is_read_between_the_frames_of_others(nano, read):
     assert steps[0] == READ_POSITIONS and sum(steps[:4]) > 1.5 * READ_POSITIONS
     nano.release(other)
     nano.release(row)
+
+
+def test_what_is_next_is_read_in_the_step_in_which_a_piece_ends_unless_another_waits(nano, read):
+    """So that a row goes without a frame for no step more than its prompt takes."""
+    say = Say(text="It was cold. Nobody slept.", seed=3)
+
+    def steps_until_the_next(row, most: int) -> int:
+        for count in range(1, most + 1):
+            nano.step([row])
+            if len(row.spoken) > 1:
+                return count
+        raise AssertionError("one piece")
+
+    alone = nano.prefill(say)
+    steps = steps_until_the_next(alone, 100)
+    assert alone.reading is None and len(nano.step([alone])[0].pcm)
+    row = nano.prefill(say)
+    for _ in range(steps - 1):
+        nano.step([row])
+    waits = nano.prefill(Say(text="Then it was day.", seed=1, voice=imported(nano, seconds=4)))
+    del read[:]
+    nano.step([row, waits])
+    assert len(row.spoken) > 1 and row.reading and waits.reading and len(read) == 1  # of the one that waits
+    nano.step([row, waits])
+    assert waits.reading and not row.reading
+    for each in (alone, row, waits):
+        nano.release(each)

@@ -95,7 +95,7 @@ def test_stop_without_a_daemon_is_no_error(misoctl):
 def test_version_says_that_none_runs(misoctl):
     done = misoctl("--version")
     assert done.returncode == 0
-    assert re.fullmatch(rb"misoctl \d+\.\d+\.\d+ \(protocol 1\.1\)\nmisod   not running\n", done.stdout)
+    assert re.fullmatch(rb"misoctl \d+\.\d+\.\d+ \(protocol 1\.2\)\nmisod   not running\n", done.stdout)
 
 
 def test_no_start_makes_no_file(misoctl, tmp_path):
@@ -417,7 +417,7 @@ def test_a_daemon_of_another_minor_version_is_warned_of_once(home, tmp_path):
 
     done, _ = with_daemon(home, answers, "say", "hi", "-o", str(tmp_path / "o.wav"))
     assert (done.returncode, done.stdout) == (0, b"")
-    assert done.stderr == b"misoctl: misod speaks protocol 1.7, misoctl 1.1: restart it soon\n"
+    assert done.stderr == b"misoctl: misod speaks protocol 1.7, misoctl 1.2: restart it soon\n"
     assert (tmp_path / "o.wav").stat().st_size == 44 + 3840
 
 

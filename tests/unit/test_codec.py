@@ -129,11 +129,21 @@ def test_an_integer_beyond_every_float_is_out_of_range_and_no_crash():
 def test_the_keys_are_exactly_those_of_the_type(case):
     table, cls = case
     body = body_of(example(cls))
-    for name in cls.limits():
+    for name in (name for name, limit in cls.limits().items() if not limit.since):
         error = refused(msgpack.packb({k: v for k, v in body.items() if k != name}), table)
         assert (error.code, error.id) == ("bad_message", None if name == "id" else 1)
     assert refused(msgpack.packb(body | {"more": 1}), table).code == "bad_message"
     assert refused(msgpack.packb({k: v for k, v in body.items() if k != "t"}), table).code == "unknown_type"
+
+
+@pytest.mark.parametrize("case", [c for c in FIELDS if c[3].since], ids=ids)
+def test_a_field_that_a_later_version_brought_is_missing_where_it_is_nil(case):
+    """So that a side which never heard of it takes the message."""
+    table, cls, name, _ = case
+    without = replace(example(cls), **{name: None})
+    assert name not in body_of(without) and name in body_of(example(cls))
+    assert codec.unpack(codec.pack(without), table) == without
+    assert codec.unpack(msgpack.packb(body_of(without) | {name: None}), table) == without
 
 
 def test_a_type_of_the_other_direction_or_of_none_is_unknown():

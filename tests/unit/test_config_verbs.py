@@ -48,6 +48,14 @@ def refused(done) -> str:
     return done.stderr
 
 
+@pytest.mark.parametrize("arguments", ["config", "config set max_rows 2", "show nano", "normalize 5"])
+def test_what_is_told_of_a_verb_that_is_handed_over_begins_with_the_program_that_was_typed(arguments):
+    command = f"{sys.executable} -m misoctl {arguments} >&-"
+    environ = os.environ | {"MISO_HOME": "~nobody-of-that-name/x"}
+    done = subprocess.run(["sh", "-c", command], env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode and done.stderr.startswith("misoctl: ") and done.stderr.count("\n") == 1
+
+
 def test_misoctl_declares_what_misod_takes():
     def declared(group: click.Group) -> dict:
         return {

@@ -130,7 +130,17 @@ def test_underruns_are_those_that_portaudio_tells_of(sounddevice):
     sink = player.open_player(Playing(lead_in_ms=0))
     sink.write(tone(1), RATE)
     sink.close(whole=True)
-    assert sink.underruns == 3
+    assert sink.underruns == 3 and [gap_s for _, gap_s in sink.new_gaps()] == [None] * 3
+
+
+def test_between_two_speeches_none_is_counted(sounddevice):
+    device = Device()
+    device.open(RATE)
+    for ran_dry in (False, True):
+        sounddevice.flags.append(ran_dry)
+        device.write(tone(0.02))
+        device.rest()
+    assert device.underruns == 0
 
 
 @pytest.mark.parametrize(("device", "opened"), [("USB Audio", "USB Audio"), ("2", 2)])

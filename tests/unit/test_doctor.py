@@ -1,5 +1,6 @@
 """misod doctor: each check in its good and its bad state, the probe that dies, and what the verb prints."""
 
+import errno
 import fcntl
 import json
 import os
@@ -18,7 +19,8 @@ import pytest
 from misod import doctor
 from misod.doctor import finding, machine, models, place, probe, sound
 from misod.doctor.finding import FAIL, OK, WARN, Finding, Site
-from misod.weights import budget, manifest
+from misod.engine import ModelError, find_model
+from misod.weights import budget, manifest, sources
 from protocol import errors
 from protocol.paths import find_paths
 
@@ -398,6 +400,31 @@ def test_a_model_is_whole_or_says_which_file_is_not(home, site):
     assert state(models.whole(site, "miso", directory), "model.safetensors is missing") == FAIL
 
 
+def test_models_that_nobody_may_look_at_are_a_line_and_no_end_of_misod(home, site, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    said = f"{home / 'models' / 'miso'}: Permission denied"
+    assert state(models.spoken(site), said, "let misod read it") == FAIL
+    for name in ("auto", "kitten"):
+        with pytest.raises(ModelError, match=r"models.*: Permission denied"):
+            find_model(name, home / "models")
+
+
+def test_a_kitten_put_here_by_hand_is_told_what_it_lacks_and_how_it_is_checked(home, site):
+    directory = home / "models" / "kitten"
+    for pattern in sources.KITTEN.wanted:
+        path = directory / pattern.replace("*", "x")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('{"type": "KITTEN2"}')
+    cure = f"`misoctl pull kitten --from {directory}`"
+    assert state(models.whole(site, "kitten", directory), "put here by hand", cure) == WARN
+    (directory / "voices" / "x").unlink()
+    said = f"{directory} lacks voices/*"
+    assert state(models.whole(site, "kitten", directory), said, "`misoctl rm kitten` and pull it") == FAIL
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"files": {"a": {}}}', '{"files": {"a": 1}, "precision": "q4"}'])
 def test_a_directory_without_a_valid_manifest_is_no_model(home, site, text):
     directory = write_model(home, "miso")
@@ -600,7 +627,7 @@ def test_a_full_disk_under_standard_output_is_one_line(home):
         done = run(home, "--json", capture_output=False, stdout=full, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (
         errors.IO_ERROR,
-        "misod: standard output: No space left on device\n",
+        "misoctl: standard output: No space left on device\n",
     )
 
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from misoctl.encode import FORMATS, encoder
+from misoctl.encode import encoder
 
 RATE_HZ, FRAME = 24_000, 1920
+FORMATS = ("mp3", "opus", "flac", "wav", "pcm")  # of HTTP
 
 
 def speech(seconds: float = 3.0) -> np.ndarray:

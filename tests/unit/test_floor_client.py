@@ -3,7 +3,10 @@
 import json
 import signal
 import struct
+import sys
+import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -161,6 +164,56 @@ def test_who_was_stopped_is_not_cut_while_it_cleans_up(watch):
     with pytest.raises(Stopped):
         signal.raise_signal(signal.SIGTERM)
     signal.raise_signal(signal.SIGUSR1)
+
+
+class Late(Floor):
+    """Its word comes when its block is being left, before it does anything about it."""
+
+    @property
+    def _watch(self) -> Watch | None:
+        if self.watch:
+            signal.raise_signal(signal.SIGUSR1)
+        return self.watch
+
+    @_watch.setter
+    def _watch(self, watch: Watch | None) -> None:
+        self.watch = watch
+
+
+def test_a_cut_that_comes_while_the_block_is_left_is_nowhere_raised(watch, monkeypatch):
+    monkeypatch.setattr(Watch, "join", lambda self: None)
+    stage = Late({"resume": True}, True, TEXT)
+    stage._client, stage._watch, watch._why = Taken(), watch, "cut"
+    with stage:
+        pass
+    assert (stage.rest, stage.end, stage._client.said) == ("", "", ["leave False", "close"])
+
+
+def test_a_cut_waits_until_a_generator_is_told_that_its_block_is_left(watch):
+    frames = []
+
+    @contextmanager
+    def ready():
+        yield
+        frames.append(sys._getframe(1))
+
+    with ready():
+        pass
+    watch._why = "cut"
+    watch._on_signal(signal.SIGUSR1, *frames)
+    with pytest.raises(Cut):
+        watch._on_signal(signal.SIGUSR1, sys._getframe())
+
+
+def test_the_word_is_sent_until_it_is_heard(watch):
+    sent, took = [], watch._on_signal
+    signal.signal(signal.SIGUSR1, lambda *given: sent.append(1) if len(sent) < 2 else took(*given))
+    sender = threading.Thread(target=watch._cut, args=("cut",))
+    with pytest.raises(Cut):
+        sender.start()
+        time.sleep(30)
+    sender.join()
+    assert len(sent) == 2
 
 
 def done() -> m.Done:

@@ -6,13 +6,15 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
-from misoctl.formats import ENCODED, HELD, EncodedStream, Encoder, Tail, _signals_held, format_of, open_output
+from misoctl.encode import ENCODED, HELD, EncodedStream, Encoder, Tail, _signals_held
+from misoctl.formats import PLAIN, format_of, open_output
 from misoctl.options import FORMATS
 from protocol import errors
 from protocol.errors import Failure
@@ -181,4 +183,24 @@ def test_the_format_is_by_the_ending(name, kind):
 
 
 def test_every_format_is_offered():
-    assert set(SUBTYPES) | {"raw"} == set(FORMATS)
+    assert {*PLAIN, *ENCODED} == set(FORMATS)
+
+
+def test_in_a_thread_no_signal_is_touched():
+    """Only the main thread may, and there alone are they raised. HTTP's threads encode, too."""
+    pcm, made = speech(1), []
+    thread = threading.Thread(target=lambda: made.append(Encoder(Tail(), "opus", RATE).write(pcm.tobytes())))
+    thread.start()
+    thread.join()
+    assert made == [None]
+
+
+def test_opus_in_a_pipe_leaves_a_page_a_frame_and_in_a_file_is_smaller(tmp_path):
+    pcm, out = speech(), io.BytesIO()
+    out.close = lambda: None
+    write(EncodedStream(out, "a pipe", False, kind="opus"), pcm)
+    write(open_output(str(tmp_path / "a.opus"), "opus"), pcm)
+    pages = out.getvalue().count(b"OggS")
+    assert pages >= 2 + len(pcm) // FRAME
+    assert (tmp_path / "a.opus").read_bytes().count(b"OggS") < pages / 4
+    assert (tmp_path / "a.opus").stat().st_size < len(out.getvalue())

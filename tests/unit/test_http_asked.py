@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from misoctl.encode import FORMATS
 from misoctl.http import asked
 from misoctl.http.refusal import Refusal
 from protocol import messages as m
@@ -76,7 +75,7 @@ def test_instructions_are_told_to_be_ignored():
     assert read(instructions="").ignored == ()
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", asked.MEDIA_TYPES)
 def test_formats(name):
     assert read(response_format=name).response_format == name
 

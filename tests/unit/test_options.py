@@ -1,5 +1,7 @@
 """Which engine takes which field of `say`: another's is refused by name, both ways, and never for nothing."""
 
+from dataclasses import replace
+
 import pytest
 
 from misod.dialogues import Dialogue
@@ -43,3 +45,11 @@ def test_what_is_not_given_is_refused_by_nobody_and_a_receipt_has_only_what_was_
     for engine in ("miso", "kitten"):
         check(Say(text="Hello.", seed=1, sampling={"temperature": 1.0, "top_k": 3}), engine, "one")
     assert own(FIELDS, "kitten") == {"temperature", "top_k", "top_p", "min_p"} and own(FIELDS, "miso") == set(FIELDS)
+
+
+def test_a_quick_start_goes_with_no_script_and_no_session():
+    for say, other in ((MISO[4], "script"), (MISO[6], "session")):
+        with pytest.raises(RowFault, match=f"quick_start goes with no {other}") as error:
+            check(replace(say, quick=""), "miso", "one")
+        assert error.value.code == "bad_value"
+    check(Say(text="Hello.", seed=1, quick=""), "miso", "one")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from misod.loudness import TARGET_LUFS, Leveller
+from misod.loudness import TARGET_LUFS, Leveller, measure
 from misod.pcm import Samples
 
 
@@ -71,3 +71,26 @@ def test_speech_is_brought_to_the_target_and_kept_under_full_scale():
     for frame in quiet.reshape(-1, 1920):
         samples.finish(frame, 24000, last=False)
     assert abs(samples.leveller.output_lufs - TARGET_LUFS) < 3 and samples.clipped == 0
+
+
+def test_what_one_voice_says_before_another_has_edges_as_an_utterance_has():
+    loud = np.full(4800, 0.5, np.float32)
+    alone, after = Samples(), Samples()
+    after.finish(loud, 24_000, last=True)
+    after.finish(np.zeros(0, np.float32), 24_000, last=False)
+    parts = [(loud, False), (loud, True)]
+    said = [[samples.finish(pcm, 24_000, last) for pcm, last in parts] for samples in (alone, after)]
+    assert said[0] == said[1]
+    heard = np.frombuffer(b"".join(said[1]), "<i2")
+    assert heard[0] == heard[-1] == 0 and heard[4800] == heard[4799] == 16384
+
+
+def test_a_second_voice_is_levelled_as_it_is_alone_and_the_loudness_is_of_both():
+    rng = np.random.default_rng(1)
+    quiet, loud = (gain * rng.standard_normal(48_000).astype(np.float32) for gain in (0.01, 0.2))
+    first, alone = Leveller(24_000), Leveller(24_000, start_gain_db=-6.0)
+    before = first.process(quiet)
+    second = Leveller(24_000, start_gain_db=-6.0, after=first)
+    assert second.process(loud).tobytes() == alone.process(loud).tobytes()
+    both = np.concatenate([before, Leveller(24_000, start_gain_db=-6.0).process(loud)])
+    assert second.output_lufs == pytest.approx(measure(both, 24_000), abs=1e-9) != alone.output_lufs

@@ -191,6 +191,32 @@ def test_a_gap_is_counted_and_what_comes_in_time_is_not(programs):
     sink.write(PCM, RATE)
     sink.close(whole=True)
     assert sink.underruns == 1 and 0.09 < sink.gap_s < 5
+    assert sink.new_gaps() == [(pytest.approx(1.6), sink.gap_s)] and sink.new_gaps() == []
+
+
+def test_that_nothing_is_heard_before_the_next_is_asked_for_is_no_gap(programs):
+    programs("aplay")
+    sink = player.open_player(BARE, asked_s=0)
+    for _ in range(2):
+        sink.expect("a", None)
+        sink.write(PCM, RATE)
+        sink.made()
+        time.sleep(0.2)
+    assert sink.underruns == 0
+    sink.write(PCM, RATE)  # of the second, late
+    sink.close(whole=True)
+    assert sink.underruns == 1
+
+
+@pytest.mark.parametrize("name", ["aplay", "afplay"])
+def test_what_is_all_there_is_heard_though_more_may_be_asked_for(programs, tmp_path, name):
+    programs(name, AFPLAY if name == "afplay" else 'Path(here, "copy").write_bytes(sys.stdin.buffer.read(96000))')
+    sink = player.open_player(replace(BARE, player=name), asked_s=100)
+    sink.write(TONE * 2, RATE)
+    sink.made()
+    assert soon(lambda: (tmp_path / "copy").exists() and len((tmp_path / "copy").read_bytes()) == 96_000)
+    sink.close(whole=True)
+    assert sink.underruns == 0
 
 
 def test_stutter_near_a_factor_of_1_is_a_told_wait_instead(programs, tmp_path):
@@ -350,6 +376,19 @@ def test_a_player_that_dies_while_the_last_bytes_go_out_is_one_line(programs, tm
     else:
         raise AssertionError("it was taken for played")
     sink.close(whole=False)  # as Outputs.open does
+
+
+def test_a_player_that_was_waited_for_is_not_killed_by_its_number(programs, tmp_path, monkeypatch):
+    """By then it may be another's."""
+    killed = []
+    monkeypatch.setattr(os, "killpg", lambda number, _signal: killed.append(number))
+    programs("aplay", "sys.stdin.buffer.read(); sys.exit(1)")
+    sink = player.open_player()
+    sink.write(PCM, RATE)
+    with pytest.raises(Failure):
+        sink.close(whole=True)
+    sink.close(whole=False)
+    assert killed == []
 
 
 def test_a_talkative_player_is_not_stopped_by_its_own_words(programs, tmp_path):

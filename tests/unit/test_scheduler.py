@@ -157,3 +157,12 @@ def test_counts_add_up_through_a_whole_life(max_rows):
         scheduler.remove(scheduler.ready()[0].key)
         left -= 1
     assert left == 0
+
+
+def test_what_is_due_is_of_rows_that_may_speak_the_first_first():
+    scheduler, jobs = speaking(3)
+    assert scheduler.due() is None
+    jobs[1].row.due = jobs[2].row.due = print
+    assert scheduler.due() is jobs[1]
+    jobs[1].credit = 0  # parked
+    assert scheduler.due() is jobs[2]

@@ -173,6 +173,7 @@ def test_a_write_protected_file_or_directory_is_refused_to_a_user(tmp_path):
         pytest.skip("needs root to become another user in a directory of its own")
     code = """if 1:
         import os, sys
+        import tempfile  # while Python's own files may be read
         from protocol.errors import Failure
         from misoctl.sink import open_output
         os.setgroups([]); os.setgid(65534); os.setuid(65534)
