@@ -18,7 +18,8 @@ from mlx.utils import tree_map_with_path
 
 from benchmarks.frame import Case
 from misod.miso.cache import BLOCK
-from misod.miso.model import Model, PackedHeads
+from misod.miso.model import Model
+from misod.miso.products import PackedHeads
 from misod.miso.sampling import Sampler, Settings
 from misod.weights.dims import MISO_8B, ModelArgs, TransformerArgs
 from misod.weights.plan import plan

@@ -24,8 +24,8 @@ import zmq
 
 from misod.engine import PrefixRoom, Say, open_engine
 from misod.miso.cache import KVCache
-from misod.miso.model import Transformer
 from misod.miso.prefix import Prefixes
+from misod.miso.transformer import Transformer
 from misod.voices import Voice
 from misod.weights.dims import MISO_8B
 from misod.weights.models import bundled

@@ -1,6 +1,6 @@
 """One position of a few rows on an NVIDIA GPU: a layer in five launches, not twelve (misod/cuda.py has the products).
 
-The plain path, misod/miso/model.py, is what all of this must agree with: tests/model/test_cuda.py compares them.
+The plain path, misod/miso/model.py and transformer.py, is what all of this must agree with: tests/model/test_cuda.py compares them.
 """
 
 from collections.abc import Callable
@@ -96,7 +96,7 @@ def depth_attention(heads: int, kv_heads: int, head_dim: int, theta: mx.array) -
 
 
 def products(layer) -> tuple | None:
-    """cuda.layer_products of a layer of misod.miso.model, prepared."""
+    """cuda.layer_products of a layer of misod.miso.transformer, prepared."""
     parts = layer.attn.get("qkv_proj"), layer.attn.output_proj, layer.mlp.get("w13"), layer.mlp.w2
     return cuda.layer_products(parts, *((norm.scale, norm.eps) for norm in (layer.sa_norm, layer.mlp_norm)))
 

@@ -16,7 +16,8 @@ from misod.kitten.cache import Step, StepAlone
 from misod.kitten.model import Model as Kitten
 from misod.kitten.model import ModelArgs
 from misod.miso.cache import KVCache, RowsCache
-from misod.miso.model import Model, RMSNorm
+from misod.miso.model import Model
+from misod.miso.transformer import RMSNorm
 from misod.weights.dims import MISO_8B
 
 pytestmark = pytest.mark.skipif(not cuda.is_here(), reason="needs MLX on an NVIDIA GPU")

@@ -10,9 +10,10 @@ import pytest
 
 from misod.miso.cache import BLOCK, KVCache, RowsCache
 from misod.miso.load import load_model
-from misod.miso.model import Model, Rope, rope_theta
+from misod.miso.model import Model
 from misod.miso.prompt import Prompt, Segment
 from misod.miso.sampling import Sampler, Settings, draw_noise
+from misod.miso.transformer import Rope, rope_theta
 from misod.weights.dims import ModelArgs, TransformerArgs
 from tests.model.miso_fixture import BF16, make_bf16
 

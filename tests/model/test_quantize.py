@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from misod.miso.load import load_model, read_config
-from misod.miso.model import fused
+from misod.miso.products import fused
 from misod.weights.dims import expected_shapes
 from misod.weights.models import bundled
 from misod.weights.plan import Affine, stored_shapes
