@@ -1,6 +1,7 @@
 """One position of a few rows on an NVIDIA GPU: a layer in five launches, not twelve (misod/cuda.py has the products).
 
-The plain path, misod/miso/model.py and transformer.py, is what all of this must agree with: tests/model/test_cuda.py compares them.
+The plain path, misod/miso/model.py and transformer.py, is what all of this must agree with: tests/model/test_cuda.py
+compares them.
 """
 
 from collections.abc import Callable
