@@ -60,7 +60,7 @@ def test_say_serve_status_list_and_all_but_pull_ask_for_no_network(home):
     home.misoctl("stop")
     watched = home.seen("process")
     assert any("misod serve" in line for line in watched) and any("misoctl say" in line for line in watched)
-    assert any("misod list" in line for line in watched)
+    assert any("misod.handed list" in line for line in watched)
     assert home.seen("network") == []
 
 

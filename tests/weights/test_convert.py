@@ -23,7 +23,8 @@ from misod.weights.plan import plan
 from tests.weights.conftest import TINY, write_mlx_audio
 
 ORIGIN = {"repo": "fixture", "revision": "1", "licence": "none"}
-ERRORS = {"q4-d3": 0.25, "q4": 0.12, "mixed": 0.12, "q8": 0.008, "bf16": 0.002}  # of a tensor's own size, at most
+# Of a tensor's own size, at most. In bf16 a norm's factors, which have bits of their own, are in what reads it.
+ERRORS = {"q4-d3": 0.25, "q4": 0.12, "mixed": 0.12, "q8": 0.008, "bf16": 0.003}
 
 
 def made(parts: Parts, models, precision: str = "q8", name: str = "made", **options):
