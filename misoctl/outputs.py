@@ -3,13 +3,16 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
 from misoctl.formats import format_of, open_output
-from misoctl.parts import Parts, Sentences, Stems
 from misoctl.playing.options import Play
 from misoctl.receipt import Hashed
+
+if TYPE_CHECKING:
+    from misoctl.parts import Parts
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,7 @@ class Outputs:
 
         `names`: who speaks each turn.
         """
-        parts: list[Parts] = [Stems(self.stems, names, self.format)] if self.stems else []
-        parts += [Sentences(self.sentences, self.format)] if self.sentences else []
+        parts = self._parts(names)
         player = play.open(self.target)
         sink = Hashed(player or open_output(self.target, self.format), parts, player)
         try:
@@ -61,3 +63,11 @@ class Outputs:
         except BaseException:  # also Ctrl-C while the player plays what it still has
             sink.close(whole=False)
             raise
+
+    def _parts(self, names: list[str] | None) -> "list[Parts]":
+        if not (self.stems or self.sentences):
+            return []
+        from misoctl.parts import Sentences, Stems
+
+        parts: list[Parts] = [Stems(self.stems, names, self.format)] if self.stems else []
+        return [*parts, Sentences(self.sentences, self.format)] if self.sentences else parts

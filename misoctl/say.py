@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import click
 
-from misoctl import kitten, voices
+from misoctl import kitten, voice
 from misoctl.floor import Floor, floor_options
 from misoctl.options import Sectioned, keep_alive_option, no_rate, number, output_options, quiet_option, whole
 from misoctl.playing.options import play_options
@@ -43,12 +43,12 @@ class Say(Sectioned):
 @number("--max-seconds", "max_seconds", 0.08, 7200, "Stop after this much speech.", "SECONDS")
 @click.option("--model", metavar="NAME", help="Speak with this model; `misoctl list` shows which are here.")
 @click.option(
-    "-v", "--voice", metavar="NAME", callback=voices.chosen, help="One that was learned, or the model's; ? lists them."
+    "-v", "--voice", metavar="NAME", callback=voice.chosen, help="One that was learned, or the model's; ? lists them."
 )
 @whole("--speaker", "speaker", 0, 99, "Which of the model's voices; by default NAME's own, or 0.")
 @click.option("--like", metavar="CLIP", help="Speak like this recording, this once; `learn` keeps it.")
 @click.option("--text", "clip_text", metavar="WORDS", help="With --like: what is said in CLIP.")
-@click.option("--session", metavar="NAME", callback=voices.slug, help="Go on with this dialogue, or begin it.")
+@click.option("--session", metavar="NAME", callback=voice.slug, help="Go on with this dialogue, or begin it.")
 @quick_options
 @output_options
 @click.option("--stems", metavar="DIR", help="With --script: a file of each turn, too.")
@@ -128,7 +128,7 @@ def replay(receipt, quiet, where, play) -> None:
             raise Failure(errors.BAD_DATA, f"{receipt} was spoken by other weights than {now.model} has", "pull those")
         if wanted.quick_digest and client.status().quick_digest != wanted.quick_digest:
             raise Failure(errors.BAD_DATA, f"{receipt} was begun by other weights than kitten has", "pull those")
-        voices.check_digest(client, receipt, wanted.options.get("voice"), wanted.voice_digest, wanted.model)
+        voice.check_digest(client, receipt, wanted.options.get("voice"), wanted.voice_digest, wanted.model)
         words = floor.take(client, lambda: Client(find_paths()), talk, sink)
         done = speak(client, words, wanted.options | {"model": wanted.model}, sink, talk, came=floor.came)
     if floor.end:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from misoctl import detached, voices
+from misoctl import detached, voice
 from misoctl.client import Client, preflight
 from misoctl.floor import Floor
 from misoctl.outputs import Outputs
@@ -32,6 +32,8 @@ def run(
     data = "--json" if as_json else "--events" if events else ""
     outputs = Outputs(**where, stems=stems, sentences=sentences, data=data)
     if options["voice"] == "?":
+        from misoctl import voices
+
         voices.list_all(options["model"])
         return
     if not wait:
@@ -48,7 +50,7 @@ def run(
     floor = Floor(wish, plays, words, bool(script), resumes=plays and not (follow or stems or sentences))
     options = {name: value for name, value in options.items() if value is not None}
     options |= {"script": bool(script) or None, "pieces": bool(sentences or faces or floor.wants_pieces) or None}
-    options |= voices.one_off(like, clip_text, options, talk)
+    options |= voice.one_off(like, clip_text, options, talk)
     if no_start:
         preflight(find_paths())  # before a file is made or a player looked for
 
@@ -58,7 +60,7 @@ def run(
             floor,
             outputs.open(play.telling(talk), dialogue and dialogue.names) as sink,
             connect(find_paths(), not no_start, talk) as client,
-            voices.suggesting(client, options.get("voice"), options.get("model")),
+            voice.suggesting(client, options.get("voice"), options.get("model")),
         ):
             yield sink, client
 

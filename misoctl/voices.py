@@ -1,13 +1,13 @@
-"""The verbs for voices and sessions, and what `say` needs of them."""
+"""The verbs for voices and sessions."""
 
 import json
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
 from misoctl.options import json_option, quiet_option
 from misoctl.talk import hush, tell
+from misoctl.voice import rows_of, slug, suggesting
 from protocol import errors
 from protocol.errors import Failure
 
@@ -18,31 +18,6 @@ replace_option = click.option("--replace", is_flag=True, help="In place of what 
 TRANSCRIBER_HELP = "Whisper model for a recording without words: a folder, or a name that it has here already."
 
 
-def slug(_ctx, _param, name: str | None) -> str | None:
-    """A voice's or a session's name. Another is refused with the nearest that would do."""
-    if name is None:
-        return None
-    from protocol import messages as m
-
-    if m.is_name(name):
-        return name
-    import re
-    import unicodedata
-
-    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
-    near = re.sub(r"[^a-z0-9._]+", "-", plain).strip("-._")[:64]
-    raise click.BadParameter(f"{name!r}: {m.NAME_RULE}" + (f"; try {near}" if near else ""))
-
-
-def chosen(ctx, param, name: str | None) -> str | None:
-    """The --voice of say: ? lists them, as macOS's say does, and Bruno is bruno."""
-    if name in (None, "?"):
-        return name
-    from protocol import messages as m
-
-    return name.lower() if m.is_name(name.lower()) else slug(ctx, param, name)
-
-
 def list_all(model: str | None, as_json: bool = False) -> None:
     """Those that were learned, and those that the model brings: `model`, or the one that speaks by default."""
     from misoctl.start import connect
@@ -51,53 +26,6 @@ def list_all(model: str | None, as_json: bool = False) -> None:
 
     with connect(find_paths(), True, tell) as client:
         _list(client.ask(m.VoicesRequest, name="", model=model or client.status().model), as_json)
-
-
-def one_off(like: str | None, text: str | None, options: dict, talk) -> dict:
-    """What `say` sends of --like and its --text."""
-    if like is None:
-        if text is not None:
-            raise click.UsageError("--text is for --like")
-        return {}
-    if "voice" in options:
-        raise click.UsageError("give --voice or --like, not both")
-    from misoctl.learning import hear, read_recording
-
-    clip, words = read_recording(like, text, None, talk)
-    return {"clip": clip.pcm, "clip_text": hear(like, clip, words, None, talk)}
-
-
-@contextmanager
-def suggesting(client, name: str | None, model: str | None = ""):
-    """A voice that is not there: is there one of nearly that name? `model` "": only those that were learned count;
-    None: those of the model that is loaded, too.
-    """
-    try:
-        yield
-    except Failure as failure:
-        if failure.code != "no_voice":
-            raise
-        rows = _rows(client, model=client.status().model if model is None else model)
-        cure = errors.did_you_mean(name, [row["name"] for row in rows]) or failure.next_step
-        raise Failure(failure.exit_code, f"no voice {name}", cure) from None
-
-
-def check_digest(client, receipt: str, name: str | None, digest: str, model: str) -> None:
-    """Raises Failure unless voice `name` is the one that `receipt` was spoken with."""
-    if name is None:
-        return
-    with suggesting(client, name, model):
-        (row,) = _rows(client, name, model)
-    if row.get("digest") != digest:
-        message = f"{receipt} was spoken with another voice {name} than the one here"
-        raise Failure(errors.BAD_DATA, message, "learn or import that one")
-
-
-def _rows(client, name: str = "", model: str = "") -> list[dict]:
-    """Of all voices, or of one; those that `model` brings are among them."""
-    from protocol import messages as m
-
-    return json.loads(client.ask(m.VoicesRequest, name=name, model=model).listing)
 
 
 def _ask(kind: str, talk=tell, **request) -> "m.Message":
@@ -187,7 +115,7 @@ def learn(name, clip, text, text_file, transcriber, permission, quiet, **options
 
 def _check_free(client, name: str) -> None:
     """Before anybody is asked, or listens. misod looks again: another may learn it meanwhile."""
-    if any(row["name"] == name for row in _rows(client)):
+    if any(row["name"] == name for row in rows_of(client)):
         raise Failure.of_code("voice_exists", f"there is a voice {name} already")
 
 

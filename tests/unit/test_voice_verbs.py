@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from misoctl import receipt, voices
+from misoctl import receipt, voice
 from protocol import errors
 from protocol import messages as m
 from protocol.errors import Failure
@@ -160,13 +160,13 @@ class Listing:
 
 @pytest.mark.parametrize(("name", "cure"), [("anan", "did you mean anna?"), ("zoltan", "`misoctl voices` shows")])
 def test_a_voice_that_is_not_there_may_be_there_by_another_name(name, cure):
-    with pytest.raises(Failure) as caught, voices.suggesting(Listing("anna", "bert"), name):
+    with pytest.raises(Failure) as caught, voice.suggesting(Listing("anna", "bert"), name):
         raise Failure.of_code("no_voice", "not shown")
     assert str(caught.value).startswith(f"no voice {name}; {cure}") and caught.value.exit_code == errors.NO_INPUT
 
 
 def test_another_failure_goes_on_as_it_is():
-    with pytest.raises(Failure, match="its own"), voices.suggesting(Listing(), "anna"):
+    with pytest.raises(Failure, match="its own"), voice.suggesting(Listing(), "anna"):
         raise Failure.of_code("busy", "its own")
 
 
