@@ -15,9 +15,8 @@ import click
 from misoctl.talk import hush, tell
 from protocol import errors
 from protocol.errors import Failure
+from protocol.words import PRIORITIES, WHENS
 
-WHENS = ("queue", "interrupt", "drop", "overlap")  # of protocol.messages, which needs more than --help has time for
-PRIORITIES = ("low", "normal", "high")
 HOLD_S = 10.0  # the floor is asked for, for so long from now,
 RENEW_S = 3.0  # so often,
 SLACK_S = 10.0  # until so long after the speech should have been heard

@@ -30,19 +30,6 @@ OPTIONS = (
     click.option("--decoder", metavar="NAME", help="default, or student_w4: smaller, and a little worse."),
 )
 
-NAMES = (
-    "repetition_penalty",
-    "repetition_window",
-    "run_penalty",
-    "run_grace",
-    "use_emotion",
-    "use_reference",
-    "chunk_chars",
-    "chunk_min_chars",
-    "gap_s",
-    "decoder",
-)
-
 
 def options(command):
     for option in reversed(OPTIONS):

@@ -9,6 +9,7 @@ from functools import cached_property
 from protocol import codec, errors
 from protocol import messages as m
 from protocol.errors import Failure
+from protocol.words import KITTENS
 
 SHAPES_SOUND = (
     "seed",
@@ -22,7 +23,7 @@ SHAPES_SOUND = (
     "guidance",
     "depth",
 )
-ASKED = ("max_seconds", "normalize", "emoji", "level", "script", *m.KITTENS)  # not in `done`
+ASKED = ("max_seconds", "normalize", "emoji", "level", "script", *KITTENS)  # not in `done`
 MAX_RECEIPT_BYTES = 8 << 20
 
 

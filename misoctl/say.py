@@ -13,6 +13,7 @@ from misoctl.quick import quick_options
 from misoctl.talk import hush, tell
 from protocol import errors
 from protocol.errors import Failure
+from protocol.words import KITTENS
 
 
 class Say(Sectioned):
@@ -27,7 +28,7 @@ class Say(Sectioned):
             "seed", "preset", "temperature", "min_temperature", "decay_frames", "top_k", "top_p", "min_p", "guidance",
             "depth",
         ),
-        kitten.TITLE: kitten.NAMES,
+        kitten.TITLE: KITTENS,
     }  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from misod.engine import RowFault, Say
-from protocol.messages import KITTENS
+from protocol.words import KITTENS
 
 NAMES = {"miso": "MisoTTS", "kitten": "KittenTTS 2"}
 ONLY = {  # a field that is not here is taken by both

@@ -30,6 +30,7 @@ from misod.wake import Wake
 from protocol import codec, errors
 from protocol import messages as m
 from protocol.paths import Paths
+from protocol.words import KITTENS
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ class Server:
             sampling={name: value for name in style.FIELDS if (value := getattr(say, name)) is not None},
             max_seconds=say.max_seconds,
             normalize=say.normalize is not False,
-            options={name: value for name in m.KITTENS if (value := getattr(say, name)) is not None},
+            options={name: value for name in KITTENS if (value := getattr(say, name)) is not None},
             emoji=say.emoji or "",
             level=say.level is not False,
             script=bool(say.script),

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from misod.floor import Floor, Told, Turn
 from protocol import messages as m
 from protocol.errors import ProtocolError
+from protocol.words import PRIORITIES, WHENS
 
 # From a client's end to the look at who is there: the monitor hears of it a moment before the ROUTER does.
 LOOK_S = 0.02
@@ -61,8 +62,8 @@ class Usher:
             self._send(peer, m.Error(id=request, code="draining", message="misod is shutting down"))
 
     def _on_floor(self, peer: bytes, asked: m.AskFloor) -> None:
-        if asked.when not in m.WHENS:
-            raise ProtocolError("bad_value", f"floor.when is one of {', '.join(m.WHENS)}", asked.id)
+        if asked.when not in WHENS:
+            raise ProtocolError("bad_value", f"floor.when is one of {', '.join(WHENS)}", asked.id)
         states = self._floor.states()
         if any(turn.key == (peer, asked.id) for turn, _ in states):
             raise ProtocolError("duplicate", "this id was in use: both requests are stopped", asked.id)
@@ -100,7 +101,7 @@ class Usher:
 
 
 def _row(turn: Turn, state: str, now_s: float) -> dict:
-    known = {"state": state, "app": turn.app, "when": turn.when, "priority": m.PRIORITIES[turn.priority]}
+    known = {"state": state, "app": turn.app, "when": turn.when, "priority": PRIORITIES[turn.priority]}
     return known | {"seconds": round(now_s - turn.asked_s, 3)}
 
 

@@ -24,20 +24,6 @@ MAX_FRAME_BYTES = 64 << 10
 # one more, and no heartbeat gets past them, so that a stopped client would not be noticed.
 WINDOW_FRAMES = 40
 ACK_FRAMES = 16  # the client acknowledges at least this often
-WHENS = ("queue", "interrupt", "drop", "overlap")  # of `floor`
-PRIORITIES = ("low", "normal", "high")  # of `floor`, as numbers from 0
-KITTENS = (  # fields of `say` that KittenTTS 2 alone takes
-    "repetition_penalty",
-    "repetition_window",
-    "run_penalty",
-    "run_grace",
-    "use_emotion",
-    "use_reference",
-    "chunk_chars",
-    "chunk_min_chars",
-    "gap_s",
-    "decoder",
-)
 UINT32 = 2**32 - 1
 
 

@@ -9,7 +9,7 @@ from misod.engine import RowFault, Say
 from misod.options import ONLY, check, own
 from misod.style import FIELDS
 from protocol import messages as m
-from protocol.messages import KITTENS
+from protocol.words import KITTENS
 
 KITTEN = [Say(text="Hello.", seed=1, options={name: 1}) for name in KITTENS]
 MISO = [
