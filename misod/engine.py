@@ -14,6 +14,7 @@ from misod.dialogues import Dialogue
 from misod.style import Style
 from misod.voices import Heard, Segment, Voice
 from misod.weights.models import BUNDLED, bundled, default_name, mend
+from misod.weights.sources import PULLABLE
 
 T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a model: no path
@@ -221,7 +222,8 @@ def model_directory(model: str, models_dir: Path) -> Path:
         return bundled()
     directory = models_dir / model
     if not NAME.fullmatch(model) or not directory.is_dir():
-        raise ModelError(f"no model named {model!r}: {BUNDLED} is bundled, others live in {models_dir}", "no_model")
+        where = f"`misoctl pull {model}` gets it" if model in PULLABLE else f"{BUNDLED} is bundled"
+        raise ModelError(f"no model named {model!r}: {where}, others live in {models_dir}", "no_model")
     return directory
 
 

@@ -110,7 +110,7 @@ def test_what_cannot_be_loaded_beside_is_one_line_and_the_model_speaks_on(home):
     refusal = home.path / "refusal"
     home.fake({"FAKE_LOAD_ERROR": str(refusal)}, model="nano")
     done = home.misoctl("load", "--quick-start")
-    assert done.returncode == errors.NO_INPUT and "no model named 'kitten'" in done.stderr
+    assert done.returncode == errors.NO_INPUT and "no model named 'kitten': `misoctl pull kitten`" in done.stderr
     kitten = home.path / "models" / "kitten"
     kitten.mkdir(parents=True)
     (kitten / "config.json").write_text('{"type": "KITTEN2"}')
