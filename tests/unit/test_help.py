@@ -72,3 +72,10 @@ def test_troff_reads_the_page_without_a_warning(name):
 def test_what_roff_would_obey_is_shown_as_it_is():
     assert man._plain(".so /etc/passwd") == "\\&.so /etc/passwd"
     assert man._plain("'quoted' \\n -x") == "\\&'quoted' \\en \\-x"
+
+
+@pytest.mark.parametrize("command", [pytest.param(cli, id="verbs"), pytest.param(cli.commands["say"], id="say")])
+def test_each_section_has_names_that_there_are_and_none_is_in_two(command):
+    known = cli.commands.keys() if command is cli else {param.name for param in command.params}
+    named = [name for names in command.sections.values() for name in names]
+    assert known >= set(named) and len(named) == len(set(named))
