@@ -10,8 +10,9 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from misoctl.handed import PULLABLE, SETTINGS
+from misoctl.handed import SETTINGS
 from protocol.exits import Elsewhere
+from protocol.words import PULLABLE
 
 Names = Callable[[], Iterator[str]]
 VARIABLE = "_MISOCTL_COMPLETE"  # the shell's question

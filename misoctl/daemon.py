@@ -104,13 +104,13 @@ def start(quiet) -> None:
     from misoctl.start import connect
     from protocol.paths import find_paths
 
-    with connect(find_paths(), True, hush if quiet else tell) as client:
+    talk = hush if quiet else tell
+    with connect(find_paths(), True, talk) as client:
         while (now := client.status()).state == "loading":
             time.sleep(0.05)
     if now.state == "failed":
         raise Failure.of_code("model", now.detail)
-    if not quiet:
-        tell(f"misod is ready, pid {now.pid}: {now.model} on {now.backend}")
+    talk(f"misod is ready, pid {now.pid}: {now.model} on {now.backend}")
 
 
 @click.command()

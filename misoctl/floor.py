@@ -12,6 +12,7 @@ from types import FrameType
 
 import click
 
+from misoctl.options import short_name
 from misoctl.talk import hush, tell
 from protocol import errors
 from protocol.errors import Failure
@@ -21,7 +22,6 @@ HOLD_S = 10.0  # the floor is asked for, for so long from now,
 RENEW_S = 3.0  # so often,
 SLACK_S = 10.0  # until so long after the speech should have been heard
 AGAIN_S = 0.01  # a signal that came where no Cut may be raised is sent again
-MAX_APP_BYTES = 64
 
 UNHEARD = {"dropped": "dropped: somebody else speaks", "same": "dropped: the same was said just now"}  # both are exit 0
 CUT_SHORT = {  # others are called what they are
@@ -30,12 +30,6 @@ CUT_SHORT = {  # others are called what they are
     "lost": "it was stopped for too long",
     "late": "its player did not end in time",
 }
-
-
-def _app(_ctx, _param, name: str | None) -> str | None:
-    if name is not None and not 0 < len(name.encode(errors="replace")) <= MAX_APP_BYTES:
-        raise click.BadParameter(f"a name is 1 to {MAX_APP_BYTES} bytes.")
-    return name
 
 
 def floor_options(verb: Callable) -> Callable:
@@ -47,7 +41,9 @@ def floor_options(verb: Callable) -> Callable:
 
     for option in (
         click.option("--resume", is_flag=True, help="What is interrupted, this or by this, goes on after it."),
-        click.option("--app", metavar="NAME", callback=_app, help="Who says it: NAME's same text is not said twice."),
+        click.option(
+            "--app", metavar="NAME", callback=short_name, help="Who says it: NAME's same text is not said twice."
+        ),
         click.option("--priority", type=click.Choice(PRIORITIES), help="Who goes first, and may interrupt whom."),
         click.option("--when", type=click.Choice(WHENS), help="Where another speaks: wait (queue), or what else."),
     ):

@@ -9,6 +9,7 @@ import click
 from misoctl.options import json_option, quiet_option
 from protocol.errors import near
 from protocol.exits import Verbs
+from protocol.words import PULLABLE
 
 
 def hand_over(*arguments: str) -> NoReturn:
@@ -29,7 +30,6 @@ class Handed(click.Command):
         hand_over(*ctx.command_path.split()[1:], *ctx.meta["arguments"])
 
 
-PULLABLE = ("miso", "kitten")
 SETTINGS = (
     "model",
     "keep_alive_s",

@@ -10,8 +10,7 @@ import click
 FORMATS = ("wav", "flac", "ogg", "opus", "mp3", "raw")
 OUTPUT_HELP = "Write a file, its format by its name: .wav, .flac, .ogg, .opus, .mp3; - is standard output."
 ATEMPO = "`misoctl say -o - TEXT | ffplay -nodisp -autoexit -af atempo=1.25 -i -`"
-
-
+MAX_NAME_BYTES = 64  # of an app's or a voice's on the wire
 KEEP_HELP = "Seconds without a request after which the model is freed, from now on."
 
 json_option = click.option("--json", "as_json", is_flag=True, help="As JSON, on standard output.")
@@ -23,6 +22,12 @@ def finite(_ctx, param: click.Parameter, value: float | None) -> float | None:
     if value is not None and math.isnan(value):
         raise click.BadParameter(f"nan is not in the range {param.type.min:g}<=x<={param.type.max:g}.")
     return value
+
+
+def short_name(_ctx, _param, name: str | None) -> str | None:
+    if name is not None and not 0 < len(name.encode(errors="replace")) <= MAX_NAME_BYTES:
+        raise click.BadParameter(f"a name is 1 to {MAX_NAME_BYTES} bytes.")
+    return name
 
 
 def number(flag: str, name: str, low: float, high: float, text: str, metavar: str = "X", **more):

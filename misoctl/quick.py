@@ -5,14 +5,15 @@ from functools import wraps
 
 import click
 
+from misoctl.options import short_name
+
 beside_option = click.option(
     "--quick-start", "quick", is_flag=True, help="Have kitten ready beside it, for `say --quick-start`."
 )
 
 
-def _lower(_ctx, _param, name: str | None) -> str | None:
-    if name is not None and not 0 < len(name.encode(errors="replace")) <= 64:
-        raise click.BadParameter("a name is 1 to 64 bytes.")
+def _lower(ctx, param, name: str | None) -> str | None:
+    name = short_name(ctx, param, name)
     return name and name.lower()
 
 

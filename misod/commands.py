@@ -16,6 +16,7 @@ from protocol import errors
 from protocol.errors import Failure
 from protocol.exits import Verbs
 from protocol.paths import find_paths
+from protocol.words import PULLABLE
 
 
 def tell(line: str) -> None:
@@ -44,7 +45,6 @@ def as_json(command):
 @as_json
 def pull(model, precision, embeddings, origin, keep, quiet, as_json) -> None:
     """Download, convert and check a model: see `misoctl pull --help`."""
-    from misod.weights.sources import PULLABLE
 
     if model not in PULLABLE:
         raise Failure(errors.USAGE, f"there is no model {model!r} to pull: {errors.near(model, PULLABLE)}")

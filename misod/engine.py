@@ -14,7 +14,7 @@ from misod.dialogues import Dialogue
 from misod.style import Style
 from misod.voices import Heard, Segment, Voice
 from misod.weights.models import BUNDLED, bundled, default_name, mend
-from misod.weights.sources import PULLABLE
+from protocol.words import PULLABLE
 
 T = TypeVar("T")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # of a model: no path
@@ -238,17 +238,22 @@ def find_model(name: str, models_dir: Path) -> Path:
 
 def open_engine(directory: Path, max_rows: int, prefixes: PrefixRoom | None = None) -> Engine:
     """The engine with the model in `directory` loaded and warm. Raises ModelError. Imports mlx on this thread."""
-    if is_kitten(directory):
+    config = _config(directory)
+    if _of_kitten(config):
         from misod.kitten.engine import KittenEngine
 
-        return KittenEngine.open(directory.name, directory, max_rows, config=_config(directory))
+        return KittenEngine.open(directory.name, directory, max_rows, config=config)
     from misod.miso.engine import MisoEngine
 
     return MisoEngine.open(directory.name, directory, max_rows, prefixes)
 
 
 def is_kitten(directory: Path) -> bool:
-    return _config(directory).get("type") == "KITTEN2"
+    return _of_kitten(_config(directory))
+
+
+def _of_kitten(config: dict) -> bool:
+    return config.get("type") == "KITTEN2"
 
 
 def _config(directory: Path) -> dict:

@@ -1,4 +1,4 @@
-"""Words of the wire that the command line has, too. Alone, for --help has no time for all messages."""
+"""Words that misoctl's command line has in common with the wire and misod. --help has no time for all messages."""
 
 WHENS = ("queue", "interrupt", "drop", "overlap")  # of `floor`
 PRIORITIES = ("low", "normal", "high")  # of `floor`, as numbers from 0
@@ -14,3 +14,4 @@ KITTENS = (  # fields of `say` that KittenTTS 2 alone takes
     "gap_s",
     "decoder",
 )
+PULLABLE = ("miso", "kitten")  # models

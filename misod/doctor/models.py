@@ -8,9 +8,10 @@ from misod.doctor.finding import Finding, Site, fail, ok, warn
 from misod.weights.manifest import read_manifest
 from misod.weights.models import BUNDLED, bundled, default_name, directories, unpulled
 from misod.weights.progress import size
-from misod.weights.sources import KITTEN, PULLABLE
+from misod.weights.sources import KITTEN
 from protocol.errors import MOVE_HOME
 from protocol.paths import Paths
+from protocol.words import PULLABLE
 
 
 def here(paths: Paths) -> dict[str, Path]:

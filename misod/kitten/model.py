@@ -9,6 +9,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from misod.cuda import MAX_ROWS
+from misod.gate import gated, gated_at_once
 from misod.kitten import few_rows
 from misod.kitten.cache import Cache
 from misod.kitten.ternary import BITS, GROUP_SIZE
@@ -80,13 +81,6 @@ class Ternary(nn.Module):
         pair = self.weight.view(mx.uint8)  # the low digit first
         digits = mx.stack([pair & 15, pair >> BITS], axis=-1).reshape(*self.scales.shape, GROUP_SIZE)
         return ((digits.astype(self.scales.dtype) - 1) * self.scales[..., None]).flatten(1)
-
-
-def gated(gate: mx.array, up: mx.array) -> mx.array:
-    return gate * mx.sigmoid(gate) * up
-
-
-gated_at_once = mx.compile(gated, shapeless=True)  # one kernel for three; on a CPU that would take g++
 
 
 class Attention(nn.Module):

@@ -10,6 +10,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from misod.cuda import MAX_ROWS
+from misod.gate import gated_at_once
 from misod.miso import few_rows
 from misod.miso.cache import KVCache, RowsCache
 from misod.miso.products import Unary, added, fused
@@ -167,13 +168,6 @@ class MLP(nn.Module):
 
     def __call__(self, x: mx.array, h: mx.array) -> mx.array:
         return self._add_down(x, self._gated(*mx.split(self._gate_up(h), 2, axis=-1)))
-
-
-def gated(gate: mx.array, up: mx.array) -> mx.array:
-    return gate * mx.sigmoid(gate) * up
-
-
-gated_at_once = mx.compile(gated, shapeless=True)  # one kernel for three; on a CPU that would take g++
 
 
 def gated_on_cpu(gate: mx.array, up: mx.array) -> mx.array:

@@ -115,5 +115,3 @@ KITTEN_CODEC = Source(
         )
     },
 )
-
-PULLABLE = ("miso", "kitten")
